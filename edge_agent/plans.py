@@ -1,0 +1,109 @@
+"""Execution plans: which subgraph runs where and how, what was predicted and what was measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from edge_agent.profiles import Configuration, RatioInterval, Rejection
+from edge_agent.subgraphs import ComplexityScore, ModelId, SegmentRange
+from edge_agent.tensors import Shape, TensorName
+
+
+class Target(StrEnum):
+    """What a plan is made for."""
+
+    LATENCY = "latency"
+    THROUGHPUT = "throughput"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Epoch:
+    """A deployed plan. Incarnation and number are on disk before they are used."""
+
+    owner: str
+    incarnation: int
+    """How many times the owner's agent has started."""
+    model: ModelId
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.owner}/{self.incarnation}/{self.model[:12]}/{self.number}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenSubgraph:
+    """One subgraph of a plan: a run of segments in one configuration."""
+
+    segments: SegmentRange
+    nodes: tuple[int, int]
+    """Nodes [start, stop) of the topological order."""
+    configuration: Configuration
+    predicted_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidatePlan:
+    """A division with its predicted time: what the planner proposes and verification measures."""
+
+    subgraphs: tuple[ChosenSubgraph, ...]
+    predicted_s: float
+    """Time of one request alone, in seconds."""
+    predicted_per_s: float
+    """Requests per second with all instances busy."""
+
+    @property
+    def instances(self) -> int:
+        """How many requests the plan runs at once."""
+        return min(s.configuration.instances for s in self.subgraphs)
+
+    def __str__(self) -> str:
+        return " + ".join(f"[{s.segments}] {s.configuration}" for s in self.subgraphs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedSubgraph:
+    """A line of `plan --explain`."""
+
+    subgraph: ChosenSubgraph
+    operators: tuple[tuple[str, int], ...]
+    operations: int
+    bytes_moved: int
+    score: ComplexityScore
+    measured_s: float | None
+    runner_up: Configuration | None
+    runner_up_loss_s: float | None
+    """How much slower the runner-up is predicted to be, in seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionPlan:
+    """The plan of one model: what runs, why, and what it was compared with."""
+
+    model: ModelId
+    target: Target
+    shapes: tuple[tuple[TensorName, Shape], ...]
+    subgraphs: tuple[ExplainedSubgraph, ...]
+    is_plain: bool
+    """Whether the model runs as plain ONNX Runtime would run it: whole, default options."""
+    reason: str
+    """Why this plan and not another, in one sentence."""
+    predicted_s: float | None
+    measured_s: float | None
+    """Median time of one request, in seconds."""
+    plain_s: float | None
+    """Median time of one request on plain ONNX Runtime, in seconds."""
+    plain_over_plan: RatioInterval | None
+    """Time of plain ONNX Runtime over that of this plan: above 1 the plan is faster.
+
+    For the target throughput it is the time per request with all instances busy."""
+    rejections: tuple[Rejection, ...]
+    undivided_because: str | None
+    profiling_s: float
+    control: RatioInterval | None = None
+    """Plain ONNX Runtime against itself in the same run: the spread of the measurement."""
+
+    @property
+    def instances(self) -> int:
+        """How many requests the plan runs at once."""
+        return min((s.subgraph.configuration.instances for s in self.subgraphs), default=1)

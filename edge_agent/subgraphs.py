@@ -1,0 +1,99 @@
+"""A model as planning sees it: segments between cut points, and runs of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NewType
+
+from edge_agent.tensors import Shape, TensorName, TensorSpec
+
+ModelId = NewType("ModelId", str)
+"""SHA-256 over the model file and its external data, in hexadecimal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutPoint:
+    """A place in the topological order where the model may be divided."""
+
+    position: int
+    """Nodes [0, position) lie before the cut, nodes [position, n) after it."""
+    crossing: tuple[TensorSpec, ...]
+    """Values produced (or fed) before and used after, each once, in topological order."""
+    crossing_bytes: int | None
+    """Their sum for the shapes in use; None where a shape is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """The nodes between two neighbouring cut points: the atom of planning."""
+
+    index: int
+    start: int
+    stop: int
+    """Nodes [start, stop) of the topological order."""
+    operators: tuple[tuple[str, int], ...]
+    """(operator, how often), most frequent first, ties by name."""
+    operations: int
+    """Arithmetic operations for the shapes in use; a multiply-add counts two."""
+    activation_bytes: int
+    """Bytes of activations read and written, for the shapes in use."""
+    weight_bytes: int
+    """Bytes of constants read."""
+    parallel_operations: int
+    """The part of `operations` in operators that ONNX Runtime spreads over threads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentRange:
+    """Segments [start, stop): a candidate subgraph."""
+
+    start: int
+    stop: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start < self.stop:
+            raise ValueError(f"got segments [{self.start}, {self.stop}), want 0 <= start < stop")
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def __str__(self) -> str:
+        return f"{self.start}-{self.stop - 1}" if len(self) > 1 else str(self.start)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSummary:
+    """What planning needs to know of a model; frozen, small, without weights."""
+
+    model: ModelId
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    shapes: tuple[tuple[TensorName, Shape], ...]
+    """Concrete shape of every input for which operations and bytes were counted; () if unknown."""
+    nodes: int
+    segments: tuple[Segment, ...]
+    """Cover all nodes in order without gap or overlap; exactly one if the model is not divided."""
+    cuts: tuple[CutPoint, ...]
+    """The len(segments) - 1 inner cut points: cuts[i] lies between segments i and i + 1."""
+    weight_bytes: int
+    undivided_because: str | None = None
+    """Why the model has only one segment, for people; None if it was divided."""
+
+    def __post_init__(self) -> None:
+        if len(self.cuts) != len(self.segments) - 1:
+            raise ValueError(f"got {len(self.cuts)} cuts for {len(self.segments)} segments")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComplexityScore:
+    """What a subgraph demands, before any measurement (see planning/score.py for the formulas)."""
+
+    operations: int
+    bytes_moved: int
+    operations_per_byte: float
+    parallel_fraction: float
+    """Share of the operations that can use several threads, 0 to 1."""
+    estimated_s: float
+    """Roofline time on one thread of this device in its present state, in seconds."""
+    score: float
+    """Estimated seconds over the cost of a launch: below 1, the subgraph does not pay for one."""
