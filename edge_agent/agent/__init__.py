@@ -1,1 +1,1 @@
-
+"""The daemon's own process: admits requests, supervises workers and builders, decides."""

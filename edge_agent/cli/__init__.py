@@ -1,1 +1,1 @@
-
+"""The commands. Data go to standard output, everything else to standard error."""

@@ -1,1 +1,1 @@
-
+"""What survives a restart: models, compiled subgraphs, profiles, plans and the registry."""

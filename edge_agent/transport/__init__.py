@@ -1,1 +1,1 @@
-
+"""Bytes between processes: local stream sockets, and ZeroMQ to the workers."""

@@ -1,0 +1,133 @@
+"""Answers every message of a client that is no inference request."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+
+from edge_agent import __version__, clock
+from edge_agent.agent.controller import Controller
+from edge_agent.agent.datapath import DataPath
+from edge_agent.agent.loaded import Loaded
+from edge_agent.config import Settings
+from edge_agent.devices import Device
+from edge_agent.errors import BadRequest, EdgeAgentError
+from edge_agent.plans import ExecutionPlan
+from edge_agent.telemetry.host import process_memory_bytes
+from edge_agent.wire.messages import (
+    AskDevices,
+    AskModels,
+    AskPlan,
+    AskStatus,
+    ClientMessage,
+    Devices,
+    Done,
+    Failure,
+    Infer,
+    Load,
+    Message,
+    Models,
+    ModelState,
+    Plan,
+    Replan,
+    Status,
+    Unload,
+)
+
+log = logging.getLogger(__name__)
+
+
+class Answers:
+    """Deals with messages on the threads of the executor. `connect` comes before the first."""
+
+    def __init__(
+        self, settings: Settings, incarnation: int, device: Future[Device], executor: Executor
+    ) -> None:
+        self._settings = settings
+        self._incarnation = incarnation
+        self._device = device
+        self._executor = executor
+        self._started_s = clock.monotonic_s()
+        self._controller: Controller
+        self._datapath: DataPath
+
+    def connect(self, controller: Controller, datapath: DataPath) -> None:
+        """Say who knows the models and the requests."""
+        self._controller, self._datapath = controller, datapath
+
+    def handle(self, message: ClientMessage, reply: Callable[[Message], None]) -> None:
+        """See `datapath.Control`."""
+        self._executor.submit(self._answer, message, reply)
+
+    def _answer(self, message: ClientMessage, reply: Callable[[Message], None]) -> None:
+        answer: Message
+        try:
+            answer = self._do(message)
+        except EdgeAgentError as error:
+            answer = Failure(request=None, code=error.code, message=str(error))
+        except Exception:
+            log.exception("%s failed", type(message).__name__)
+            answer = Failure(request=None, code="error", message="the agent failed: see its log")
+        reply(answer)
+
+    def _do(self, message: ClientMessage) -> Message:
+        match message:
+            case Load():
+                return Models(models=(self._state(self._controller.load(message)),))
+            case Unload(model=name):
+                self._controller.unload(name)
+                return Done(detail=f'model "{name}" is unloaded')
+            case Replan(model=name):
+                return Models(models=(self._state(self._controller.replan(name)),))
+            case AskPlan(model=name):
+                return Plan(plan=self._plan(name))
+            case AskModels():
+                return Models(models=self._states())
+            case AskStatus():
+                return self._status()
+            case AskDevices():
+                return Devices(device=self._device.result())
+            case Infer():
+                raise BadRequest("inference does not pass here")
+
+    def _plan(self, name: str) -> ExecutionPlan:
+        loaded = self._controller.loaded(name)
+        if loaded.plan is None:
+            raise BadRequest(
+                f'model "{name}" has no plan yet ({loaded.planning.state}: '
+                f"{loaded.planning.what}); it serves on plain ONNX Runtime meanwhile"
+            )
+        return loaded.plan
+
+    def _states(self) -> tuple[ModelState, ...]:
+        return tuple(self._state(loaded) for loaded in self._controller.all_loaded())
+
+    def _state(self, loaded: Loaded) -> ModelState:
+        worker = loaded.worker
+        return loaded.state(None if worker is None else _resident_bytes(worker.process.pid))
+
+    def _status(self) -> Status:
+        requests, size_bytes, connections = self._datapath.load()
+        return Status(
+            version=__version__,
+            pid=os.getpid(),
+            uptime_s=clock.monotonic_s() - self._started_s,
+            incarnation=self._incarnation,
+            socket=str(self._settings.socket),
+            state_folder=str(self._settings.state),
+            models=self._states(),
+            in_flight=requests,
+            in_flight_bytes=size_bytes,
+            connections=connections,
+            counters=dict(self._datapath.counters),
+            memory_bytes=_resident_bytes(os.getpid()) or 0,
+        )
+
+
+def _resident_bytes(pid: int) -> int | None:
+    try:
+        return process_memory_bytes(pid)[0]
+    except ProcessLookupError:
+        return None

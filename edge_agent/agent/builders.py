@@ -1,0 +1,118 @@
+"""A builder process as the agent sees it: one question at a time, with progress and grants."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import TypeVar
+
+from edge_agent.agent import processes
+from edge_agent.config import Settings, encode_settings
+from edge_agent.errors import EdgeAgentError, ModelRefused, ProtocolError, error_from_code
+from edge_agent.transport import local
+from edge_agent.wire.messages import (
+    Admit,
+    Admitted,
+    AskDevice,
+    AskGrant,
+    Build,
+    BuilderRequest,
+    Built,
+    Codec,
+    Failure,
+    Grant,
+    Probed,
+    Progress,
+    decode,
+)
+
+A = TypeVar("A")
+
+
+class BuilderLost(EdgeAgentError):
+    """The builder process died."""
+
+
+class Builder:
+    """A builder child; used by one thread, except for `kill`."""
+
+    def __init__(self, settings: Settings) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._stream = ours
+        self._codec = Codec()
+        self._is_killed = False
+        with theirs:
+            self._process = processes.start(
+                "edge_agent.builder",
+                [str(theirs.fileno()), encode_settings(settings)],
+                pass_fds=[theirs.fileno()],
+            )
+
+    def admit(self, path: str) -> Admitted:
+        """Copy a model file into the store, checked.
+
+        Raises:
+            ModelRefused: it cannot be accepted; nothing of it is kept.
+            StorageError: it cannot be stored.
+        """
+        try:
+            return self._ask(Admit(path=path), Admitted)
+        except BuilderLost as error:
+            raise ModelRefused(f"{path}: reading it killed the builder ({error})") from error
+
+    def build(
+        self,
+        message: Build,
+        on_progress: Callable[[float, str], None],
+        wait_for_grant: Callable[[], None],
+    ) -> Built:
+        """Divide, compile, profile and plan.
+
+        Raises:
+            BuilderLost: it died or was killed.
+            EdgeAgentError: it could not.
+        """
+        return self._ask(message, Built, on_progress, wait_for_grant)
+
+    def probe(self) -> Probed:
+        """Find the compute units of this device."""
+        return self._ask(AskDevice(), Probed)
+
+    def _ask(
+        self,
+        message: BuilderRequest,
+        want: type[A],
+        on_progress: Callable[[float, str], None] = lambda _fraction, _what: None,
+        wait_for_grant: Callable[[], None] = lambda: None,
+    ) -> A:
+        try:
+            local.send_frame(self._stream, self._codec.encode(message))
+            while True:
+                raw, _ = local.receive_frame(self._stream)
+                match decode(self._codec.from_builder, raw):
+                    case Progress(fraction=fraction, what=what):
+                        on_progress(fraction, what)
+                    case AskGrant():
+                        wait_for_grant()
+                        local.send_frame(self._stream, self._codec.encode(Grant()))
+                    case Failure(code=code, message=text):
+                        raise error_from_code(code, text)
+                    case answer:
+                        if not isinstance(answer, want):
+                            raise ProtocolError(f"builder sent {type(answer).__name__}")
+                        return answer
+        except local.ConnectionLost as error:
+            self._stream.close()
+            processes.end(self._process)
+            how = "stopped" if self._is_killed else processes.how_it_ended(self._process)
+            raise BuilderLost(how) from error
+
+    def kill(self) -> None:
+        """Stop it at once, from any thread; whoever waits for it gets `BuilderLost`."""
+        self._is_killed = True
+        self._process.kill()
+
+    def close(self) -> None:
+        """End it."""
+        self._stream.close()
+        processes.end(self._process)

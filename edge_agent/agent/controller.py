@@ -1,0 +1,517 @@
+"""What happens to models: load, build, cut over, restart, replan, unload, and back after a start.
+
+Every step runs on a thread of the executor; the data thread is asked for what it owns. One lock
+per name keeps the steps of one model apart. Builds go one at a time, because a measurement beside
+another is worth nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from concurrent.futures import Executor
+from dataclasses import replace
+from pathlib import Path
+from subprocess import Popen
+
+from edge_agent import clock
+from edge_agent.agent import processes
+from edge_agent.agent.builders import Builder, BuilderLost
+from edge_agent.agent.datapath import DataPath
+from edge_agent.agent.kept import Kept, load_kept, save_kept
+from edge_agent.agent.lanes import Lane
+from edge_agent.agent.loaded import Loaded, Planning
+from edge_agent.agent.workers import Serve, Worker, Workers
+from edge_agent.config import Settings
+from edge_agent.errors import (
+    BadRequest,
+    EdgeAgentError,
+    ModelQuarantined,
+    ModelRefused,
+    StorageError,
+    UnknownModel,
+    WorkerLost,
+)
+from edge_agent.plans import Epoch
+from edge_agent.store.artifacts import ArtifactStore
+from edge_agent.store.models import ModelStore
+from edge_agent.store.records import PlanStore, ProfileStore
+from edge_agent.store.registry import LoadedModel, Registry, check_name
+from edge_agent.subgraphs import ModelId
+from edge_agent.wire.messages import Build, Built, Load, Ready, SubgraphFile
+
+log = logging.getLogger(__name__)
+
+OWNER = "local"
+OPEN_TIMEOUT_S = 600.0
+QUIET_S = 0.05
+"""The builder gets its next slice when no request was under way for this long."""
+GRANT_POLL_S = 0.01
+SERVED_LATELY_S = 30.0
+
+
+class Stores:
+    """Everything of the agent that is on disk."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.registry = Registry(settings.state)
+        self.models = ModelStore(settings.state)
+        self.plans = PlanStore(settings.state)
+        self.artifacts = ArtifactStore(settings.cache)
+        self.profiles = ProfileStore(settings.cache)
+
+    def sweep(self) -> None:
+        """Remove what dead processes left half-done."""
+        for part in (self.registry, self.models, self.plans, self.artifacts, self.profiles):
+            for path in part.sweep():
+                log.info("removed what was left half-done: %s", path)
+
+    def collect(self, keep: set[ModelId]) -> None:
+        """Remove everything of models that are loaded under no name."""
+        self.models.collect(keep)
+        self.artifacts.collect(keep)
+        self.profiles.collect(keep)
+
+
+class Controller:
+    """Owns all loaded models."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        stores: Stores,
+        incarnation: int,
+        datapath: DataPath,
+        workers: Workers,
+        executor: Executor,
+    ) -> None:
+        self._settings = settings
+        self._stores = stores
+        self._incarnation = incarnation
+        self._datapath = datapath
+        self._workers = workers
+        self._executor = executor
+        self._models: dict[str, Loaded] = {}
+        self._names: dict[str, threading.RLock] = {}
+        self._lock = threading.Lock()
+        self._building = threading.Lock()
+        self._is_stopping = threading.Event()
+
+    # ---- looking
+
+    def loaded(self, name: str) -> Loaded:
+        """The model of that name.
+
+        Raises:
+            UnknownModel: there is none.
+        """
+        with self._lock:
+            found = self._models.get(name)
+            names = ", ".join(sorted(self._models)) or "none"
+        if found is None:
+            raise UnknownModel(f'model "{name}" is not loaded; loaded: {names}')
+        return found
+
+    def all_loaded(self) -> list[Loaded]:
+        """All models, by name."""
+        with self._lock:
+            return [loaded for _, loaded in sorted(self._models.items())]
+
+    def _name_lock(self, name: str) -> threading.RLock:
+        with self._lock:
+            return self._names.setdefault(name, threading.RLock())
+
+    def _epoch(self, model: ModelId) -> Epoch:
+        number = self._stores.registry.next_epoch(model)
+        return Epoch(owner=OWNER, incarnation=self._incarnation, model=model, number=number)
+
+    def _others_serve(self) -> bool:
+        return self._datapath.quiet_for_s() < SERVED_LATELY_S and bool(self._models)
+
+    # ---- load and unload
+
+    def load(self, message: Load) -> Loaded:
+        """Admit a model, serve it on plain ONNX Runtime, and have its plan made.
+
+        Raises:
+            ModelRefused: it cannot be accepted; nothing of it is kept.
+            StorageError: it cannot be stored.
+        """
+        path = Path(message.path)
+        name = check_name(message.name if message.name is not None else path.stem)
+        with self._name_lock(name):
+            is_background = self._others_serve()
+            process = self._workers.prepare(is_background=is_background)
+            builder: Builder | None = None
+            try:
+                builder = Builder(self._settings)
+                loaded = self._admit_and_open(message, name, builder, process)
+            except BaseException:
+                processes.end(process)
+                if builder is not None:
+                    builder.close()
+                raise
+            self._install(loaded)
+            loaded.builder = builder
+        self._start_build(loaded, is_fresh=False)
+        return loaded
+
+    def _admit_and_open(
+        self, message: Load, name: str, builder: Builder, process: Popen[bytes]
+    ) -> Loaded:
+        admitted = builder.admit(message.path)
+        try:
+            plain = SubgraphFile(
+                path=admitted.path, level="all", threads=message.threads, is_plain=True
+            )
+            serve = Serve(epoch=self._epoch(admitted.model), subgraphs=(plain,), instances=1)
+            lane = Lane(name, admitted.inputs, admitted.outputs)
+            worker, ready = self._open(lane, serve, process)
+            lane.inputs, lane.outputs = ready.inputs, ready.outputs
+            record = LoadedModel(
+                name=name,
+                model=admitted.model,
+                target=message.target,
+                threads=message.threads,
+                shapes=message.shapes,
+                loaded_at_s=clock.wall_s(),
+                source=message.path,
+            )
+            serve = replace(serve, inputs=ready.inputs, outputs=ready.outputs)
+            save_kept(self._stores.plans, name, Kept(inputs=ready.inputs, outputs=ready.outputs))
+            self._stores.registry.save(record)
+            return Loaded(record=record, lane=lane, serve=serve, worker=worker)
+        except WorkerLost as error:
+            self._forget_if_unused(admitted.model)
+            raise ModelRefused(f"{message.path}: {error}") from error
+        except EdgeAgentError as error:
+            self._forget_if_unused(admitted.model)
+            if isinstance(error, ModelRefused):
+                raise ModelRefused(f"{message.path}: {error}") from error
+            raise
+
+    def _open(self, lane: Lane, serve: Serve, process: Popen[bytes]) -> tuple[Worker, Ready]:
+        worker = self._workers.start(lane, serve, process, self._worker_lost)
+        try:
+            return worker, worker.ready.result(OPEN_TIMEOUT_S)
+        except TimeoutError:
+            processes.end(process)
+            raise ModelRefused(
+                f"ONNX Runtime did not open it within {OPEN_TIMEOUT_S:.0f} s"
+            ) from None
+        except WorkerLost:
+            raise
+        except EdgeAgentError:
+            self._datapath.call(lambda: self._datapath.retire(lane, worker.station))
+            raise
+
+    def _install(self, loaded: Loaded) -> None:
+        """Put a model that can serve in the place of what its name stood for."""
+        name = loaded.record.name
+        with self._lock:
+            before = self._models.get(name)
+            self._models[name] = loaded
+        worker = loaded.worker
+        assert worker is not None
+
+        def switch() -> None:
+            self._datapath.cut_over(loaded.lane, worker.station)
+            self._datapath.add_lane(loaded.lane)
+
+        self._datapath.call(switch)
+        if before is not None:
+            self._dismiss(before)
+            if before.record.model != loaded.record.model:
+                self._forget_if_unused(before.record.model)
+
+    def unload(self, name: str) -> None:
+        """Stop serving a model, after what is in flight, and remove it.
+
+        Raises:
+            UnknownModel: there is none of that name.
+        """
+        with self._name_lock(name):
+            loaded = self.loaded(name)
+            self._datapath.call(lambda: self._datapath.remove_lane(name))
+            self._dismiss(loaded)
+            self._stores.registry.remove(name)
+            self._stores.plans.remove_plan(name)
+            with self._lock:
+                del self._models[name]
+            self._forget_if_unused(loaded.record.model)
+
+    def _dismiss(self, loaded: Loaded) -> None:
+        """Stop building it, answer what is in flight, and end its worker."""
+        loaded.is_gone.set()
+        if loaded.builder is not None:
+            loaded.builder.kill()
+        lane = loaded.lane
+        while self._datapath.call(lambda: lane.in_flight):
+            if self._datapath.call(lambda: lane.needs_worker):
+                self._restart(loaded)
+            clock.sleep_s(GRANT_POLL_S)
+        worker = loaded.worker
+        if worker is not None:
+            station = worker.station
+            self._datapath.call(lambda: self._datapath.retire(lane, station))
+            worker.process.wait()
+
+    def _forget_if_unused(self, model: ModelId) -> None:
+        with self._lock:
+            used = {loaded.record.model for loaded in self._models.values()}
+        if model in used:
+            return
+        try:
+            self._stores.collect(used)
+        except StorageError as error:
+            log.warning("could not remove what is no longer used: %s", error)
+
+    # ---- building
+
+    def replan(self, name: str) -> Loaded:
+        """Measure and plan a model again while it goes on serving.
+
+        Raises:
+            UnknownModel: there is none of that name.
+            BadRequest: it is being planned already.
+        """
+        with self._name_lock(name):
+            loaded = self.loaded(name)
+            if loaded.lane.quarantine is not None:
+                raise ModelQuarantined(loaded.lane.quarantine)
+            if loaded.planning.state in ("waiting", "working"):
+                raise BadRequest(f'model "{name}" is being planned: {loaded.planning.what}')
+            loaded.planning = Planning("waiting", 0.0, "waiting for its turn")
+        self._start_build(loaded, is_fresh=True)
+        return loaded
+
+    def _start_build(self, loaded: Loaded, *, is_fresh: bool) -> None:
+        threading.Thread(
+            target=self._build,
+            args=(loaded, is_fresh),
+            name=f"build-{loaded.record.name}",
+            daemon=True,
+        ).start()
+
+    def _build(self, loaded: Loaded, is_fresh: bool) -> None:
+        try:
+            with self._building:
+                if not loaded.is_gone.is_set():
+                    loaded.planning = Planning("working", 0.0, "starting")
+                    self._deploy(loaded, self._ask_builder(loaded, is_fresh))
+        except EdgeAgentError as error:
+            if not loaded.is_gone.is_set() and not self._is_stopping.is_set():
+                log.warning("model %s could not be planned: %s", loaded.record.name, error)
+                loaded.planning = Planning("failed", 1.0, str(error))
+        except Exception:
+            log.exception("planning of %s failed", loaded.record.name)
+            loaded.planning = Planning("failed", 1.0, "the agent failed: see its log")
+        finally:
+            builder, loaded.builder = loaded.builder, None
+            if builder is not None:
+                builder.close()
+
+    def _ask_builder(self, loaded: Loaded, is_fresh: bool) -> Built:
+        if loaded.builder is None:
+            loaded.builder = Builder(self._settings)
+        record = loaded.record
+        message = Build(
+            model=record.model,
+            target=record.target,
+            threads=record.threads,
+            shapes=record.shapes,
+            is_fresh=is_fresh,
+        )
+
+        def on_progress(fraction: float, what: str) -> None:
+            loaded.planning = Planning("working", fraction, what)
+
+        return loaded.builder.build(message, on_progress, lambda: self._wait_for_quiet(loaded))
+
+    def _wait_for_quiet(self, loaded: Loaded) -> None:
+        planning = loaded.planning
+        while self._datapath.quiet_for_s() < QUIET_S:
+            if loaded.is_gone.is_set() or self._is_stopping.is_set():
+                raise BuilderLost("stopped")
+            waiting = f"{planning.what} (waiting until no request is under way)"
+            loaded.planning = replace(planning, what=waiting)
+            clock.sleep_s(GRANT_POLL_S)
+        loaded.planning = planning
+
+    def _deploy(self, loaded: Loaded, built: Built) -> None:
+        """Let the plan serve: prepare, cut over, drain, keep."""
+        name = loaded.record.name
+        with self._name_lock(name):
+            if loaded.is_gone.is_set() or loaded.lane.quarantine is not None:
+                return
+            serve = Serve(
+                epoch=self._epoch(loaded.record.model),
+                subgraphs=built.subgraphs,
+                instances=built.instances,
+                pinned_cores=built.pinned_cores,
+                inputs=loaded.lane.inputs,
+                outputs=loaded.lane.outputs,
+                warm_shapes=built.plan.shapes,
+            )
+            # What runs is plain already: then the plan only says what the next start opens.
+            is_plain_already = built.plan.is_plain and (loaded.plan is None or loaded.plan.is_plain)
+            if not is_plain_already:
+                loaded.planning = Planning("working", 1.0, "moving traffic to the plan")
+                process = self._workers.prepare(is_background=self._others_serve())
+                try:
+                    worker, _ = self._open(loaded.lane, serve, process)
+                except EdgeAgentError:
+                    processes.end(process)
+                    raise
+                station = worker.station
+                self._datapath.call(lambda: self._datapath.cut_over(loaded.lane, station))
+                loaded.worker = worker
+            loaded.serve, loaded.plan = serve, built.plan
+            self._keep(loaded)
+            loaded.planning = Planning("done", 1.0, "done")
+
+    def _keep(self, loaded: Loaded) -> None:
+        serve = loaded.serve
+        kept = Kept(
+            inputs=loaded.lane.inputs,
+            outputs=loaded.lane.outputs,
+            plan=loaded.plan,
+            subgraphs=serve.subgraphs,
+            instances=serve.instances,
+            pinned_cores=serve.pinned_cores,
+            warm_shapes=serve.warm_shapes,
+        )
+        save_kept(self._stores.plans, loaded.record.name, kept)
+
+    # ---- workers that died
+
+    def _worker_lost(self, worker: Worker) -> None:
+        found = next((m for m in self.all_loaded() if m.worker is worker), None)
+        if found is None:
+            return
+        with self._name_lock(found.record.name):
+            if self._datapath.call(lambda: found.lane.active) is None:
+                self._restart(found)
+
+    def _restart(self, loaded: Loaded) -> None:
+        """Give a lane without a worker another one; what waits there is answered by it."""
+        lane = loaded.lane
+        while not self._is_stopping.is_set():
+            if self._datapath.call(lambda: lane.quarantine) is not None:
+                self._remember_quarantine(loaded)
+                return
+            process = self._workers.prepare(is_background=False)
+            try:
+                loaded.worker, _ = self._open(lane, loaded.serve, process)
+                self._serve_again(loaded)
+                return
+            except EdgeAgentError as error:
+                processes.end(process)
+                self._opening_failed(loaded, error)
+
+    def _serve_again(self, loaded: Loaded) -> None:
+        lane, worker = loaded.lane, loaded.worker
+        assert worker is not None
+        self._datapath.call(lambda: self._datapath.cut_over(lane, worker.station))
+        lane.restarts += 1
+
+    def _opening_failed(self, loaded: Loaded, error: EdgeAgentError) -> None:
+        """A plan that cannot be opened is given up for plain ONNX Runtime; plain is tried again."""
+        log.warning("model %s could not be opened: %s", loaded.record.name, error)
+        if loaded.serve.subgraphs[0].compiled_for is not None:
+            self._fall_back(loaded)
+        else:
+            self._datapath.call(loaded.lane.died)
+
+    def _fall_back(self, loaded: Loaded) -> None:
+        path = str(self._stores.models.path(loaded.record.model))
+        plain = SubgraphFile(path=path, level="all", threads=loaded.record.threads, is_plain=True)
+        loaded.serve = Serve(
+            epoch=self._epoch(loaded.record.model),
+            subgraphs=(plain,),
+            instances=1,
+            inputs=loaded.lane.inputs,
+            outputs=loaded.lane.outputs,
+        )
+        loaded.plan = None
+        if loaded.planning.state in ("done", "failed"):
+            loaded.planning = Planning("waiting", 0.0, "its compiled files were not usable")
+            self._start_build(loaded, is_fresh=False)
+
+    def _remember_quarantine(self, loaded: Loaded) -> None:
+        loaded.record = replace(loaded.record, quarantined=loaded.lane.quarantine)
+        self._stores.registry.save(loaded.record)
+        log.error("%s", loaded.lane.quarantine)
+
+    # ---- start and stop of the agent
+
+    def restore(self) -> None:
+        """Take up every model that was loaded before; before the socket opens.
+
+        Requests are accepted at once and wait for the workers, which start in the background.
+        """
+        records, damages = self._stores.registry.load()
+        for damage in damages:
+            log.error("%s", damage)
+        self._stores.collect({r.model for r in records})
+        for record in records:
+            try:
+                self._restore(record)
+            except StorageError as error:
+                log.error("model %s cannot be served: %s; load it again", record.name, error)
+
+    def _restore(self, record: LoadedModel) -> None:
+        path = str(self._stores.models.path(record.model))
+        kept = load_kept(self._stores.plans, record.name)
+        if kept is None:
+            # Its interface is known only when a worker has opened it: the builder reads it.
+            builder = Builder(self._settings)
+            try:
+                admitted = builder.admit(path)
+            finally:
+                builder.close()
+            kept = Kept(inputs=admitted.inputs, outputs=admitted.outputs)
+        lane = Lane(record.name, kept.inputs, kept.outputs)
+        lane.quarantine = record.quarantined
+        plain = SubgraphFile(path=path, level="all", threads=record.threads, is_plain=True)
+        is_usable = bool(kept.subgraphs) and all(
+            s.compiled_for is None or self._stores.artifacts.holds(Path(s.path))
+            for s in kept.subgraphs
+        )
+        if not is_usable:
+            kept = Kept(inputs=kept.inputs, outputs=kept.outputs)
+        serve = Serve(
+            epoch=self._epoch(record.model),
+            subgraphs=kept.subgraphs or (plain,),
+            instances=kept.instances,
+            pinned_cores=kept.pinned_cores,
+            inputs=kept.inputs,
+            outputs=kept.outputs,
+            warm_shapes=kept.warm_shapes,
+        )
+        loaded = Loaded(record=record, lane=lane, serve=serve, plan=kept.plan)
+        if kept.plan is not None:
+            loaded.planning = Planning("done", 1.0, "done")
+        self._models[record.name] = loaded
+        self._datapath.call(lambda: self._datapath.add_lane(lane))
+
+    def open_restored(self) -> None:
+        """Start the workers of restored models, and the building of the ones without a plan."""
+        for loaded in self.all_loaded():
+            if loaded.lane.quarantine is None:
+                self._executor.submit(self._open_restored, loaded)
+                if loaded.planning.state == "waiting":
+                    self._start_build(loaded, is_fresh=False)
+
+    def _open_restored(self, loaded: Loaded) -> None:
+        with self._name_lock(loaded.record.name):
+            if not loaded.is_gone.is_set():
+                self._restart(loaded)
+                loaded.lane.restarts = 0
+
+    def stop(self) -> None:
+        """Stop all building; the agent is about to end."""
+        self._is_stopping.set()
+        for loaded in self.all_loaded():
+            if loaded.builder is not None:
+                loaded.builder.kill()

@@ -1,0 +1,126 @@
+"""Puts the agent together, starts it, and ends it in order."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from edge_agent.agent.answers import Answers
+from edge_agent.agent.builders import Builder
+from edge_agent.agent.controller import Controller, Stores
+from edge_agent.agent.datapath import DataPath
+from edge_agent.agent.workers import Workers
+from edge_agent.config import Settings, make_socket_folder
+from edge_agent.devices import Device
+from edge_agent.errors import AgentUnavailable, AlreadyRunning, EdgeAgentError
+from edge_agent.store.lock import FolderLock
+from edge_agent.transport import local
+
+log = logging.getLogger(__name__)
+
+STOP_S = 4.0
+"""How long what is in flight may take when the agent is told to stop; the rest ends within 1 s."""
+SWITCH_S = 5e-4
+"""Longest time a busy control thread keeps the interpreter from the data thread."""
+
+
+def _claim(settings: Settings) -> list[FolderLock]:
+    """The state folder and the socket's folder are ours, or another agent lives.
+
+    Raises:
+        AlreadyRunning: naming it.
+    """
+    make_socket_folder(settings.socket.parent)
+    locks = []
+    try:
+        for folder in dict.fromkeys((settings.socket.parent, settings.state)):
+            lock = FolderLock(folder)
+            lock.acquire()
+            locks.append(lock)
+    except AlreadyRunning:
+        for lock in locks:
+            lock.release()
+        raise
+    return locks
+
+
+def _nothing_answers_at(path: Path) -> None:
+    try:
+        local.connect(path).close()
+    except AgentUnavailable:
+        return
+    raise AlreadyRunning(f"an agent already answers at {path}: stop it, or choose another --socket")
+
+
+def serve(settings: Settings, on_ready: Callable[[], None]) -> None:
+    """Run the agent until SIGTERM or SIGINT; `on_ready` is called when the socket answers.
+
+    Must run on the main thread.
+
+    Raises:
+        AlreadyRunning: another agent owns the socket or the state folder.
+        StorageError: the state folder cannot be used.
+    """
+    told = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: told.set())
+    locks = _claim(settings)
+    try:
+        _nothing_answers_at(settings.socket)
+        _run(settings, on_ready, told)
+    finally:
+        for lock in locks:
+            lock.release()
+
+
+def _run(settings: Settings, on_ready: Callable[[], None], told: threading.Event) -> None:
+    sys.setswitchinterval(SWITCH_S)
+    stores = Stores(settings)
+    stores.sweep()
+    incarnation = stores.registry.next_incarnation()
+    executor = ThreadPoolExecutor(32, thread_name_prefix="control")
+    device: Future[Device] = Future()
+    answers = Answers(settings, incarnation, device, executor)
+    listener = local.listen(settings.socket)
+    limits = settings.limits
+    datapath = DataPath(
+        listener,
+        answers,
+        max_requests=limits.max_requests_in_flight,
+        max_bytes=limits.max_bytes_in_flight,
+        max_request_bytes=limits.max_request_bytes,
+    )
+    workers = Workers(datapath, settings.socket.parent, executor)
+    controller = Controller(settings, stores, incarnation, datapath, workers, executor)
+    answers.connect(controller, datapath)
+    # Clients that connect early wait in the listener's queue until the models are back.
+    datapath.start()
+    controller.restore()
+    datapath.post(datapath.accept_clients)
+    controller.open_restored()
+    executor.submit(_probe, settings, device)
+    on_ready()
+    told.wait()
+    log.info("stopping: answering what is in flight")
+    controller.stop()
+    datapath.stop(STOP_S)
+    workers.close()
+    settings.socket.unlink(missing_ok=True)
+    executor.shutdown(wait=False, cancel_futures=True)
+
+
+def _probe(settings: Settings, device: Future[Device]) -> None:
+    try:
+        builder = Builder(settings)
+        try:
+            device.set_result(builder.probe().device)
+        finally:
+            builder.close()
+    except EdgeAgentError as error:
+        log.error("no compute unit could be probed: %s", error)
+        device.set_exception(error)

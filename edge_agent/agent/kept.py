@@ -1,0 +1,47 @@
+"""What is on disk of a loaded model so that it comes back without building again."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+
+from edge_agent.plans import ExecutionPlan
+from edge_agent.store.records import PlanStore
+from edge_agent.tensors import TensorSpec
+from edge_agent.wire.messages import Shapes, SubgraphFile
+
+log = logging.getLogger(__name__)
+
+
+class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The interface of a model, and its plan once it has one."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    plan: ExecutionPlan | None = None
+    subgraphs: tuple[SubgraphFile, ...] = ()
+    instances: int = 1
+    pinned_cores: tuple[int, ...] = ()
+    warm_shapes: Shapes = ()
+
+
+def save_kept(plans: PlanStore, name: str, kept: Kept) -> None:
+    """Write it in place of what was kept under that name.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    plans.save_plan(name, msgspec.json.encode(kept))
+
+
+def load_kept(plans: PlanStore, name: str) -> Kept | None:
+    """What is kept under that name; None if nothing is, or if it was damaged (which is logged)."""
+    content = plans.load_plan(name)
+    if content is None:
+        return None
+    try:
+        return msgspec.json.decode(content, type=Kept)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        log.warning("the plan of %s is of another version and is made again: %s", name, error)
+        return None

@@ -1,0 +1,268 @@
+"""One lane per loaded model: its queue, the worker that serves, and what is in flight where.
+
+A lane holds every request that was accepted until it is answered. When a worker dies, what it
+had goes back to the front of the queue, in order, and runs again. Only the data thread touches
+a lane. Nothing here does input or output: a worker is reached through the `Sender` protocol.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from edge_agent.errors import Busy, EdgeAgentError, ModelQuarantined
+from edge_agent.plans import Epoch
+from edge_agent.tensors import TensorSpec
+from edge_agent.wire.messages import TensorHead
+
+DEATHS_TO_QUARANTINE = 3
+AHEAD = 1
+"""Requests sent beyond the ones that run, so that a worker never waits for the next."""
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """An accepted request, from admission until its answer."""
+
+    lane: Lane
+    sequence: int
+    id: str
+    heads: tuple[TensorHead, ...]
+    outputs: tuple[str, ...]
+    until_s: float | None
+    size_bytes: int
+    answer: Callable[[Request, Outcome], None]
+    """Delivers the outcome; called exactly once."""
+    views: list[memoryview] = field(default_factory=list)
+    deaths: int = 0
+    """How many workers died while they had this request."""
+    is_done: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Success:
+    """The outputs of a run: heads and bytes."""
+
+    heads: tuple[TensorHead, ...]
+    tensors: list[memoryview]
+
+
+Outcome = Success | EdgeAgentError
+
+
+class Sender(Protocol):
+    """The way to one worker."""
+
+    def send(self, epoch: Epoch, request: Request) -> bool:
+        """Hand over a request; False if the worker's queue is full."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Station:
+    """A worker process as the lane sees it: an epoch, and the requests it has."""
+
+    epoch: Epoch
+    sender: Sender
+    window: int
+    """How many requests it may have at once."""
+    has: dict[int, Request] = field(default_factory=dict)
+    answered: int = 0
+
+
+class Limits:
+    """Requests and bytes in flight over all lanes."""
+
+    def __init__(self, max_requests: int, max_bytes: int) -> None:
+        self._max_requests = max_requests
+        self._max_bytes = max_bytes
+        self.requests = 0
+        self.bytes = 0
+
+    def take(self, size_bytes: int) -> None:
+        """Admit one request of that size.
+
+        Raises:
+            Busy: a limit is reached; nothing was taken.
+        """
+        if self.requests >= self._max_requests:
+            raise Busy(
+                f"{self.requests} requests are in flight, the limit is {self._max_requests}: "
+                "try again later"
+            )
+        if self.bytes + size_bytes > self._max_bytes:
+            raise Busy(
+                f"{self.bytes} bytes are in flight and this request has {size_bytes}, the limit "
+                f"is {self._max_bytes}: try again later"
+            )
+        self.requests += 1
+        self.bytes += size_bytes
+
+    def give_back(self, size_bytes: int) -> None:
+        """One request of that size is answered."""
+        self.requests -= 1
+        self.bytes -= size_bytes
+
+
+class Lane:
+    """The requests of one model and the workers that answer them."""
+
+    def __init__(
+        self, name: str, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]
+    ) -> None:
+        self.name = name
+        self.inputs = inputs
+        self.outputs = outputs
+        self.active: Station | None = None
+        self.draining: list[Station] = []
+        self.quarantine: str | None = None
+        self.is_closed = False
+        """Whether no more requests may come in."""
+        self.answered = 0
+        self.failed = 0
+        self.restarts = 0
+        self._queue: deque[Request] = deque()
+        self._deaths_in_a_row = 0
+
+    @property
+    def in_flight(self) -> int:
+        """Requests accepted and not answered."""
+        sent = sum(len(s.has) for s in self._stations())
+        return self.waiting + sent
+
+    @property
+    def needs_worker(self) -> bool:
+        """Whether requests wait and nobody is there to take them."""
+        return self.active is None and self.waiting > 0
+
+    @property
+    def waiting(self) -> int:
+        """Requests that no worker has yet."""
+        return sum(not r.is_done for r in self._queue)
+
+    def _stations(self) -> Iterable[Station]:
+        return itertools.chain((self.active,) if self.active else (), self.draining)
+
+    def put(self, request: Request) -> None:
+        """Accept a request whose payload is here."""
+        if self.quarantine is not None:
+            self.finish(request, ModelQuarantined(self.quarantine))
+            return
+        self._queue.append(request)
+        self.dispatch()
+
+    def dispatch(self) -> None:
+        """Send waiting requests to the active worker as far as its window goes."""
+        station = self.active
+        if station is None:
+            return
+        while self._queue and len(station.has) < station.window:
+            request = self._queue[0]
+            if not request.is_done:
+                if not station.sender.send(station.epoch, request):
+                    return
+                station.has[request.sequence] = request
+            self._queue.popleft()
+
+    def answered_by(self, station: Station, sequence: int, outcome: Outcome) -> None:
+        """A worker answered; its next request goes out before the answer is delivered."""
+        request = station.has.pop(sequence, None)
+        if request is None:
+            return
+        station.answered += 1
+        self._deaths_in_a_row = 0
+        self.dispatch()
+        self.finish(request, outcome)
+
+    def cut_over(self, station: Station) -> Station | None:
+        """New requests go to `station`; returns the old worker, which drains."""
+        old, self.active = self.active, station
+        if old is not None:
+            self.draining.append(old)
+        self.dispatch()
+        return old
+
+    def lost(self, station: Station) -> bool:
+        """A worker died: its requests wait at the front again. True if a new one is needed."""
+        was_active = station is self.active
+        if was_active:
+            self.active = None
+        elif station in self.draining:
+            self.draining.remove(station)
+        again = sorted(station.has.values(), key=lambda r: r.sequence)
+        station.has.clear()
+        for request in again:
+            request.deaths += 1
+        self._queue.extendleft(reversed(again))
+        if not was_active:
+            self.dispatch()
+            return False
+        self.died()
+        if any(r.deaths >= DEATHS_TO_QUARANTINE for r in again):
+            self.isolate()
+        return self.quarantine is None
+
+    def died(self) -> None:
+        """Count a death; too many without an answer between them end the model."""
+        self._deaths_in_a_row += 1
+        if self._deaths_in_a_row >= DEATHS_TO_QUARANTINE:
+            self.isolate()
+
+    def isolate(self) -> None:
+        """Quarantine the model: what waits and what comes is answered with that error."""
+        self.quarantine = (
+            f'model "{self.name}" killed its worker {DEATHS_TO_QUARANTINE} times in a row and is '
+            f"quarantined: unload it, or load another version under this name"
+        )
+        self.fail_all(ModelQuarantined(self.quarantine))
+
+    def fail_all(self, error: EdgeAgentError) -> None:
+        """Answer everything in flight with `error`."""
+        waiting, self._queue = list(self._queue), deque()
+        for station in self._stations():
+            waiting += station.has.values()
+            station.has.clear()
+        for request in waiting:
+            self.finish(request, error)
+
+    def finish(self, request: Request, outcome: Outcome) -> None:
+        """Answer a request, once; if a worker still has it, what it says later is ignored."""
+        if request.is_done:
+            return
+        request.is_done = True
+        if isinstance(outcome, Success):
+            self.answered += 1
+        else:
+            self.failed += 1
+        request.answer(request, outcome)
+
+
+class Deadlines:
+    """Which accepted request expires next."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Request]] = []
+
+    def add(self, request: Request) -> None:
+        """Watch a request that has a deadline."""
+        if request.until_s is not None:
+            heapq.heappush(self._heap, (request.until_s, request.sequence, request))
+
+    def next_s(self) -> float | None:
+        """When the next live request expires."""
+        while self._heap and self._heap[0][2].is_done:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def expired(self, now_s: float) -> list[Request]:
+        """Take out the live requests whose deadline has passed."""
+        found = []
+        while self._heap and (self._heap[0][0] <= now_s or self._heap[0][2].is_done):
+            _, _, request = heapq.heappop(self._heap)
+            if not request.is_done:
+                found.append(request)
+        return found

@@ -1,0 +1,122 @@
+"""Start of a builder process: `python -m edge_agent.builder FD SETTINGS`.
+
+FD is a connected socket; SETTINGS are the agent's, as JSON. The builder answers one question
+after the other and ends when the socket closes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+from pathlib import Path
+
+from edge_agent import clock
+from edge_agent.config import Settings, decode_settings
+from edge_agent.errors import EdgeAgentError, ProtocolError
+from edge_agent.transport import local
+from edge_agent.wire.messages import (
+    Admit,
+    AskDevice,
+    AskGrant,
+    Build,
+    BuilderRequest,
+    Codec,
+    Failure,
+    Grant,
+    Message,
+    Probed,
+    Progress,
+    decode,
+)
+
+log = logging.getLogger(__name__)
+
+PROGRESS_S = 0.1
+NICENESS = 10
+"""Building gives way to serving."""
+
+
+class Channel:
+    """The socket to the agent."""
+
+    def __init__(self, stream: socket.socket) -> None:
+        self._stream = stream
+        self._codec = Codec()
+        self._reported_s = float("-inf")
+
+    def receive(self) -> BuilderRequest:
+        """The next message of the agent."""
+        raw, _ = local.receive_frame(self._stream)
+        message: BuilderRequest = decode(self._codec.to_builder, raw)
+        return message
+
+    def send(self, message: Message) -> None:
+        """Send a message to the agent."""
+        local.send_frame(self._stream, self._codec.encode(message))
+
+    def ask_grant(self) -> None:
+        """Block until the agent allows the next slice."""
+        self.send(AskGrant())
+        answer = self.receive()
+        if not isinstance(answer, Grant):
+            raise ProtocolError(f"got {type(answer).__name__}, want Grant")
+
+    def report(self, fraction: float, what: str) -> None:
+        """Tell the agent how far it is, at most ten times a second."""
+        now_s = clock.monotonic_s()
+        if now_s - self._reported_s >= PROGRESS_S or fraction in (0.0, 1.0):
+            self._reported_s = now_s
+            self.send(Progress(fraction=fraction, what=what))
+
+
+def _answer(message: BuilderRequest, settings: Settings, channel: Channel) -> Message:
+    # What each question needs is imported then: admission is on the way to the first answer.
+    match message:
+        case Admit(path=path):
+            from edge_agent.builder.admitting import admit
+
+            return admit(Path(path), settings)
+        case Build():
+            from edge_agent.builder.benches import Slices
+            from edge_agent.builder.building import Building
+
+            os.nice(max(0, NICENESS - os.getpriority(os.PRIO_PROCESS, 0)))
+            slices = Slices(channel.ask_grant, channel.report)
+            return Building(message, settings, slices).build()
+        case AskDevice():
+            from edge_agent.profiling.device import this_device
+
+            return Probed(device=this_device())
+        case Grant():
+            raise ProtocolError("a grant that nobody asked for")
+
+
+def main(arguments: list[str]) -> None:
+    """Answer questions until the socket closes."""
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="builder: %(message)s")
+    fd, settings_text = arguments
+    settings = decode_settings(settings_text)
+    with socket.socket(fileno=int(fd)) as stream:
+        channel = Channel(stream)
+        while True:
+            try:
+                message = channel.receive()
+            except local.ConnectionLost:
+                return
+            try:
+                answer = _answer(message, settings, channel)
+            except local.ConnectionLost:
+                return
+            except EdgeAgentError as error:
+                answer = Failure(request=None, code=error.code, message=str(error))
+            except Exception as error:
+                log.exception("%s failed", type(message).__name__)
+                text = f"the builder failed: {type(error).__name__}: {error}"
+                answer = Failure(request=None, code=EdgeAgentError.code, message=text[:60000])
+            channel.send(answer)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,240 @@
+"""The benches of profiling, on real sessions: parts of a model, whole plans, and plain."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+
+from edge_agent import clock
+from edge_agent.builder.crew import Crew
+from edge_agent.builder.tolerance import disagreement
+from edge_agent.builder.workshop import Workshop, fed
+from edge_agent.engine.chain import Chain
+from edge_agent.engine.session import OptimisationLevel, Session
+from edge_agent.plans import CandidatePlan
+from edge_agent.profiles import Configuration
+from edge_agent.profiling.ratio import Run
+from edge_agent.subgraphs import SegmentRange
+from edge_agent.telemetry.host import OtherLoad
+from edge_agent.tensors import Arrays
+
+SHORT_RUN_S = 0.02
+"""A shorter run is made twice and the second one timed, as in a stream of requests."""
+SPIN_S = 0.06
+"""How long the threads of a plain session go on spinning after a run (45 ms measured)."""
+QUIET_FRACTION = 0.15
+"""Share of the processor that others may use beside a sample."""
+GRANT_S = 0.02
+
+
+class Slices:
+    """Asks the agent for leave now and then, reports progress, and watches for other load."""
+
+    def __init__(self, ask_grant: Callable[[], None], report: Callable[[float, str], None]) -> None:
+        self._ask_grant = ask_grant
+        self._report = report
+        self._granted_s = float("-inf")
+        self._other = OtherLoad((os.getpid(),))
+        self.first_fraction = 0.0
+        self.last_fraction = 1.0
+
+    def grant(self) -> None:
+        """Block until the agent allows the next slice; asks at most every 20 ms."""
+        now_s = clock.monotonic_s()
+        if now_s - self._granted_s >= GRANT_S:
+            self._ask_grant()
+            self._granted_s = clock.monotonic_s()
+
+    def progress(self, done: float, what: str) -> None:
+        """Report a share of the present step."""
+        span = self.last_fraction - self.first_fraction
+        self._report(self.first_fraction + span * done, what)
+
+    def quiet(self) -> bool:
+        """Whether others left the processor alone since the last call."""
+        return self._other.fraction() <= QUIET_FRACTION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What is measured: a model with sample inputs, on the cores it may use."""
+
+    workshop: Workshop
+    samples: tuple[Arrays, ...]
+    cores: tuple[int, ...]
+    plain_threads: int | None
+    """Threads of plain ONNX Runtime; None: its default."""
+    is_quantised: bool
+
+    def open_part(self, segments: SegmentRange, configuration: Configuration) -> Session:
+        """A run of segments in a configuration, as a worker would open it."""
+        threads = configuration.threads
+        return Session.open(
+            self.workshop.compiled(segments, configuration.layout),
+            threads=threads,
+            level=OptimisationLevel.NONE,
+            pinned_cores=self.cores if is_pinned(configuration, self.cores) else None,
+        )
+
+    def open_plain(self) -> Session:
+        """The whole model as a user's own session."""
+        return Session.open(
+            self.workshop.graph.path,
+            threads=self.plain_threads,
+            level=OptimisationLevel.ALL,
+            plain=True,
+        )
+
+
+def is_pinned(configuration: Configuration, cores: tuple[int, ...]) -> bool:
+    """Whether the threads of a configuration are bound to cores: only where it uses them all,
+    for else two models could be bound to the same core while another one idles."""
+    threads = configuration.threads
+    return configuration.instances == 1 and threads == len(cores) and threads > 1
+
+
+@contextmanager
+def _timed(task: Callable[[], None], count: int, prepare: Callable[[], None]) -> Iterator[Run]:
+    with Crew(count, prepare) as crew:
+        warm_s = min(crew.round_s(task) for _ in range(2))
+
+        def run() -> float:
+            if warm_s < SHORT_RUN_S:
+                crew.round_s(task)
+            return crew.round_s(task)
+
+        yield run
+
+
+@contextmanager
+def _timed_plain(subject: Subject, callers: int) -> Iterator[Run]:
+    session = subject.open_plain()
+    outputs = session.output_names
+
+    def run_once() -> None:
+        session.run(subject.samples[0], outputs)
+
+    with _timed(run_once, callers, lambda: None) as run:
+
+        def run_and_settle() -> float:
+            took_s = run() / callers
+            if len(subject.cores) > 1 and subject.plain_threads != 1:
+                # Its threads would take a core from whatever is timed next.
+                clock.sleep_s(SPIN_S)
+            return took_s
+
+        yield run_and_settle
+
+
+class PartBench:
+    """`profiling.profiler.Bench` on real sessions."""
+
+    def __init__(self, subject: Subject, slices: Slices) -> None:
+        self._subject = subject
+        self.grant = slices.grant
+        self.progress = slices.progress
+        self.quiet = slices.quiet
+        subject.workshop.feed(subject.samples[0])
+
+    @contextmanager
+    def runner(self, segments: SegmentRange, configuration: Configuration) -> Iterator[Run]:
+        """See `Bench.runner`."""
+        session = self._subject.open_part(segments, configuration)
+        values = self._subject.workshop.values_before(segments.start)
+        feeds = fed(session, values)
+        outputs = session.output_names
+
+        def run_once() -> None:
+            session.run(feeds, outputs)
+
+        with _timed(run_once, configuration.instances, session.pin_caller) as run:
+            yield run
+
+    def plain(self) -> AbstractContextManager[Run]:
+        """See `Bench.plain`."""
+        return _timed_plain(self._subject, 1)
+
+
+class WholeBench:
+    """`profiling.verify.PlanBench` on real sessions."""
+
+    def __init__(self, subject: Subject, slices: Slices, plain_callers: int) -> None:
+        self._subject = subject
+        self._plain_callers = plain_callers
+        self._parts_s: dict[CandidatePlan, tuple[float, ...]] = {}
+        self._references: list[Arrays] = []
+        self.grant = slices.grant
+        self.progress = slices.progress
+        self.quiet = slices.quiet
+
+    def check(self, plan: CandidatePlan) -> str | None:
+        """See `PlanBench.check`: every subgraph and the whole, on every sample."""
+        if not self._references:
+            session = self._subject.open_plain()
+            self._references = [
+                session.run(sample, session.output_names) for sample in self._subject.samples
+            ]
+        sessions = self._open(plan)
+        for sample, reference in zip(self._subject.samples, self._references, strict=True):
+            wrong = self._check_parts(plan, sessions, sample)
+            if wrong is None:
+                outputs = self._chain(sessions).run(sample, list(reference))
+                wrong = disagreement(outputs, reference, is_quantised=self._subject.is_quantised)
+            if wrong is not None:
+                return wrong
+        return None
+
+    def _check_parts(
+        self, plan: CandidatePlan, sessions: Sequence[Session], sample: Arrays
+    ) -> str | None:
+        if len(sessions) == 1:
+            return None
+        workshop = self._subject.workshop
+        workshop.feed(sample)
+        for chosen, session in zip(plan.subgraphs, sessions, strict=True):
+            values = workshop.values_before(chosen.segments.start)
+            want = workshop.values_before(chosen.segments.stop)
+            feeds = fed(session, values)
+            got = session.run(feeds, session.output_names)
+            reference = {name: want[name] for name in session.output_names}
+            wrong = disagreement(got, reference, is_quantised=self._subject.is_quantised)
+            if wrong is not None:
+                return f"subgraph [{chosen.segments}]: {wrong}"
+        return None
+
+    def _open(self, plan: CandidatePlan) -> list[Session]:
+        return [self._subject.open_part(s.segments, s.configuration) for s in plan.subgraphs]
+
+    def _chain(self, sessions: Sequence[Session]) -> Chain:
+        summary = self._subject.workshop.summary
+        return Chain(sessions, [s.name for s in summary.inputs], [s.name for s in summary.outputs])
+
+    @contextmanager
+    def runner(self, plan: CandidatePlan) -> Iterator[Run]:
+        """See `PlanBench.runner`."""
+        sessions = self._open(plan)
+        sample = self._subject.samples[0]
+
+        def run_once() -> None:
+            values: dict[str, object] = dict(sample)
+            ends_s = [clock.precise_s()]
+            for session in sessions:
+                feeds = {n: session.value_of(n, values[n]) for n in session.input_names}
+                values |= session.compute(feeds, session.output_names, None)
+                ends_s.append(clock.precise_s())
+            self._parts_s[plan] = tuple(end - start for start, end in pairwise(ends_s))
+
+        pinned = next((s for s in sessions if s.pinned_cores), sessions[0])
+        with _timed(run_once, plan.instances, pinned.pin_caller) as run:
+            yield run
+
+    def parts(self, plan: CandidatePlan) -> tuple[float, ...]:
+        """See `PlanBench.parts`."""
+        return self._parts_s[plan]
+
+    def plain(self) -> AbstractContextManager[Run]:
+        """See `PlanBench.plain`."""
+        return _timed_plain(self._subject, self._plain_callers)

@@ -1,0 +1,321 @@
+"""From a model of the store to a plan that is ready to serve."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from edge_agent.builder.benches import PartBench, Slices, Subject, WholeBench
+from edge_agent.builder.workshop import LEVELS, Workshop
+from edge_agent.config import Settings
+from edge_agent.devices import ComputeUnit, Device, Layout, UnitId
+from edge_agent.engine.session import OptimisationLevel, Session
+from edge_agent.errors import EdgeAgentError, ModelRefused, RuntimeUnavailable
+from edge_agent.model.divide import summarise
+from edge_agent.model.graph import ModelGraph
+from edge_agent.model.specs import infer_specs
+from edge_agent.planning.partition import choose
+from edge_agent.planning.score import ProcessorRates
+from edge_agent.plans import CandidatePlan, ExecutionPlan, Target
+from edge_agent.profiles import Configuration, LatencyProfile
+from edge_agent.profiling.device import device_key, measure_rates, this_device
+from edge_agent.profiling.keep import decode_profile, encode_profile
+from edge_agent.profiling.profiler import profile
+from edge_agent.profiling.verify import explained, verify
+from edge_agent.samples import random_arrays
+from edge_agent.store.artifacts import ArtifactKey, ArtifactStore
+from edge_agent.store.models import ModelStore
+from edge_agent.store.records import ProfileKey, ProfileStore
+from edge_agent.subgraphs import ModelSummary, SegmentRange
+from edge_agent.telemetry import host
+from edge_agent.tensors import Arrays, Shape, TensorName
+from edge_agent.wire.messages import Build, Built, SubgraphFile
+
+log = logging.getLogger(__name__)
+
+PROFILE_S = 10.0
+VERIFY_S = 8.0
+CANDIDATES = 8
+SAMPLES = 2
+CPU = UnitId("cpu")
+"""Where plain ONNX Runtime runs."""
+OPEN_SIZES = (64, 224, 16, 320, 48, 128, 1, 512, 2)
+"""Sizes tried for dimensions that the model leaves open, until it runs."""
+
+_QUANTISED_OPERATORS = frozenset(
+    {
+        "QuantizeLinear",
+        "DynamicQuantizeLinear",
+        "QLinearConv",
+        "QLinearMatMul",
+        "MatMulInteger",
+        "ConvInteger",
+        "DynamicQuantizeLSTM",
+        "DynamicQuantizeMatMul",
+        "QAttention",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Samples:
+    """Inputs that the model runs on."""
+
+    arrays: tuple[Arrays, ...]
+    shapes: dict[TensorName, Shape]
+
+
+def find_samples(
+    session: Session, given: Mapping[TensorName, Shape], seed: int = 0
+) -> Samples | None:
+    """Made-up inputs that the model runs on, for the given shapes or for sizes that are tried;
+    None if it runs on none of them.
+
+    Raises:
+        InputMismatch: a given shape does not fit.
+    """
+    rng = np.random.default_rng(seed)
+    for open_size in OPEN_SIZES:
+        arrays = tuple(random_arrays(session.inputs, given, rng, open_size) for _ in range(SAMPLES))
+        try:
+            for sample in arrays:
+                session.run(sample, session.output_names)
+        except EdgeAgentError as error:
+            log.info("does not run with open dimensions of %d: %s", open_size, error)
+            if all(spec.is_static or spec.name in given for spec in session.inputs):
+                return None
+            continue
+        return Samples(arrays=arrays, shapes={TensorName(n): a.shape for n, a in arrays[0].items()})
+    return None
+
+
+def configurations(unit: ComputeUnit, target: Target, cores: int) -> tuple[Configuration, ...]:
+    """What may be measured on a unit: every layout, with thread counts up to `cores`.
+
+    For latency one run at a time; for throughput as many at once as the cores allow.
+    """
+    counts = sorted({1, *(2**i for i in range(1, 11) if 2**i < cores), cores})
+    return tuple(
+        Configuration(
+            unit=unit.id,
+            layout=layout,
+            threads=threads,
+            instances=1 if target is Target.LATENCY else max(1, cores // threads),
+        )
+        for layout in unit.layouts
+        for threads in counts
+    )
+
+
+class Building:
+    """One build: the model, the device, and what has been found out so far."""
+
+    def __init__(self, message: Build, settings: Settings, slices: Slices) -> None:
+        self._message = message
+        self._slices = slices
+        self._models = ModelStore(settings.state)
+        self._artifacts = ArtifactStore(settings.cache)
+        self._profiles = ProfileStore(settings.cache)
+        self._device_key = device_key()
+
+    def build(self) -> Built:
+        """Divide, compile, profile, plan, verify.
+
+        Raises:
+            EdgeAgentError: the model cannot be run at all.
+        """
+        slices = self._slices
+        slices.progress(0.0, "reading the model")
+        path = self._models.path(self._message.model)
+        graph = ModelGraph.load(path)
+        device = this_device()
+        threads = self._message.threads
+        cores = device.cores if threads is None else device.cores[:threads]
+        plain = Session.open(path, threads=threads, level=OptimisationLevel.ALL, plain=True)
+        samples = find_samples(plain, dict(self._message.shapes))
+        inputs, outputs = plain.inputs, plain.outputs
+        del plain
+        shapes = samples.shapes if samples is not None else {}
+        specs = infer_specs(graph, shapes)
+        summary = summarise(graph, self._message.model, shapes, specs)
+        with self._artifacts.workspace() as scratch:
+            workshop = Workshop(graph, summary, specs, scratch.path)
+            if samples is None:
+                plan = self._unprofiled(summary)
+                chosen: CandidatePlan | None = None
+            else:
+                subject = Subject(
+                    workshop=workshop,
+                    samples=samples.arrays,
+                    cores=cores,
+                    plain_threads=threads,
+                    is_quantised=is_quantised(graph),
+                )
+                plan, chosen = self._plan(summary, subject, device)
+            slices.progress(1.0, "storing the compiled subgraphs")
+            files, instances = self._files(workshop, chosen)
+        return Built(
+            plan=plan,
+            subgraphs=files,
+            instances=instances,
+            pinned_cores=cores if chosen is not None else (),
+            inputs=inputs,
+            outputs=outputs,
+        )
+
+    def _plan(
+        self, summary: ModelSummary, subject: Subject, device: Device
+    ) -> tuple[ExecutionPlan, CandidatePlan | None]:
+        message, slices = self._message, self._slices
+        rates = measure_rates()
+        state = host.state()
+        plain = Configuration(
+            unit=device.units[0].id,
+            layout=Layout.BLOCKED,
+            threads=message.threads or len(subject.cores),
+        )
+        profiled = self._profile(summary, subject, device, rates)
+        candidates = choose(summary, profiled, message.target, CANDIDATES)
+        slices.first_fraction, slices.last_fraction = 0.6, 0.95
+        slices.progress(0.0, "comparing the best plans with plain ONNX Runtime")
+        callers = 1 if message.target is Target.LATENCY else max(1, len(subject.cores))
+        verification = verify(
+            candidates,
+            WholeBench(subject, slices, callers),
+            budget_s=VERIFY_S,
+            rng=random.Random(0),
+        )
+        plan = explained(
+            verification,
+            summary,
+            profiled,
+            target=message.target,
+            plain=plain,
+            state=state,
+            processor=rates,
+        )
+        return plan, verification.chosen
+
+    def _profile(
+        self, summary: ModelSummary, subject: Subject, device: Device, rates: ProcessorRates
+    ) -> LatencyProfile:
+        """The kept profile of this model and device, or a new one."""
+        message, slices = self._message, self._slices
+        wanted = tuple(
+            c
+            for unit in device.units
+            for c in configurations(unit, message.target, len(subject.cores))
+        )
+        key = ProfileKey(
+            model=message.model,
+            shapes=summary.shapes,
+            device_key=f"{self._device_key}; {message.target}; {len(subject.cores)} cores",
+        )
+        kept = None if message.is_fresh else self._profiles.get(key)
+        if kept is not None:
+            try:
+                return decode_profile(kept)
+            except EdgeAgentError as error:
+                log.warning("%s", error)
+        slices.first_fraction, slices.last_fraction = 0.05, 0.6
+        made = profile(
+            summary,
+            wanted,
+            PartBench(subject, slices),
+            budget_s=PROFILE_S,
+            rng=random.Random(0),
+            device_key=self._device_key,
+            state=host.state(),
+            processor=rates,
+        )
+        self._profiles.put(key, encode_profile(made))
+        return made
+
+    def _unprofiled(self, summary: ModelSummary) -> ExecutionPlan:
+        shapes = ", ".join(
+            f"--shape {spec.name}=SIZES" for spec in summary.inputs if not spec.is_static
+        )
+        return ExecutionPlan(
+            model=summary.model,
+            target=self._message.target,
+            shapes=(),
+            subgraphs=(),
+            is_plain=True,
+            reason=(
+                "it does not run on made-up inputs, so nothing could be measured"
+                + (f": load it with {shapes}" if shapes else "")
+            ),
+            predicted_s=None,
+            measured_s=None,
+            plain_s=None,
+            plain_over_plan=None,
+            rejections=(),
+            undivided_because=summary.undivided_because,
+            profiling_s=0.0,
+        )
+
+    # ---- what a worker opens
+
+    def _files(
+        self, workshop: Workshop, chosen: CandidatePlan | None
+    ) -> tuple[tuple[SubgraphFile, ...], int]:
+        whole = SegmentRange(start=0, stop=len(workshop.summary.segments))
+        if chosen is None:
+            try:
+                graph = self._stored(workshop, whole, CPU, Layout.BLOCKED)
+            except (ModelRefused, RuntimeUnavailable) as error:
+                log.info("it is opened from the model each time: %s", error)
+                file = SubgraphFile(
+                    path=str(workshop.graph.path),
+                    level=OptimisationLevel.ALL.value,
+                    threads=self._message.threads,
+                    is_plain=True,
+                )
+                return (file,), 1
+            return (self._compiled_file(graph, self._message.threads, is_plain=True),), 1
+        return tuple(
+            self._compiled_file(
+                self._stored(workshop, s.segments, s.configuration.unit, s.configuration.layout),
+                s.configuration.threads,
+                is_plain=False,
+            )
+            for s in chosen.subgraphs
+        ), chosen.instances
+
+    def _compiled_file(self, graph: Path, threads: int | None, *, is_plain: bool) -> SubgraphFile:
+        return SubgraphFile(
+            path=str(graph),
+            level=OptimisationLevel.NONE.value,
+            threads=threads,
+            is_plain=is_plain,
+            compiled_for=self._device_key,
+        )
+
+    def _stored(
+        self, workshop: Workshop, segments: SegmentRange, unit: UnitId, layout: Layout
+    ) -> Path:
+        version, _, processor = self._device_key.partition(" on ")
+        key = ArtifactKey(
+            model=self._message.model,
+            nodes=workshop.nodes(segments),
+            unit=unit,
+            layout=layout,
+            level=LEVELS[layout].value,
+            runtime_version=version,
+            runtime_build=version,
+            processor=processor,
+        )
+        kept = self._artifacts.get(key)
+        if kept is None:
+            kept = self._artifacts.put(key, workshop.compiled(segments, layout).parent)
+        return kept / "graph.onnx"
+
+
+def is_quantised(graph: ModelGraph) -> bool:
+    """Whether the model computes with quantised operators anywhere."""
+    return any(node.op_type in _QUANTISED_OPERATORS for node in graph.nodes)

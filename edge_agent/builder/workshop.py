@@ -1,0 +1,105 @@
+"""Pieces of one model: cut out, rewritten for a layout, compiled; and the values between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from edge_agent.devices import Layout
+from edge_agent.engine.compile import compile_graph
+from edge_agent.engine.session import OptimisationLevel, Session
+from edge_agent.errors import ModelRefused
+from edge_agent.model.extract import extract
+from edge_agent.model.graph import ModelGraph
+from edge_agent.model.nhwc import rewrite_nhwc
+from edge_agent.subgraphs import ModelSummary, SegmentRange
+from edge_agent.tensors import Arrays, TensorName, TensorSpec
+
+LEVELS = {
+    Layout.NCHW: OptimisationLevel.EXTENDED,
+    Layout.BLOCKED: OptimisationLevel.ALL,
+    Layout.NHWC: OptimisationLevel.ALL,
+}
+
+
+class Workshop:
+    """Makes what is asked for once and keeps it in `folder`."""
+
+    def __init__(
+        self,
+        graph: ModelGraph,
+        summary: ModelSummary,
+        specs: Mapping[TensorName, TensorSpec],
+        folder: Path,
+    ) -> None:
+        self.graph = graph
+        self.summary = summary
+        self._specs = specs
+        self._folder = folder
+        self._extracted: dict[SegmentRange, Path] = {}
+        self._compiled: dict[tuple[SegmentRange, Layout], Path] = {}
+        self._values: dict[int, Arrays] = {}
+
+    def nodes(self, segments: SegmentRange) -> tuple[int, int]:
+        """The nodes [start, stop) of a run of segments."""
+        parts = self.summary.segments
+        return parts[segments.start].start, parts[segments.stop - 1].stop
+
+    def source(self, segments: SegmentRange) -> Path:
+        """The run of segments as a model file of its own.
+
+        Raises:
+            ModelRefused: it cannot be cut out.
+        """
+        if segments not in self._extracted:
+            start, stop = self.nodes(segments)
+            path = self._folder / f"{start}-{stop}.onnx"
+            extract(self.graph, start, stop, path, self._specs)
+            self._extracted[segments] = path
+        return self._extracted[segments]
+
+    def compiled(self, segments: SegmentRange, layout: Layout) -> Path:
+        """The run of segments compiled for a layout.
+
+        Raises:
+            ModelRefused: it cannot be cut out, or nothing in it has that layout.
+            RuntimeUnavailable: ONNX Runtime cannot compile it.
+        """
+        key = (segments, layout)
+        if key not in self._compiled:
+            source = self.source(segments)
+            if layout is Layout.NHWC:
+                rewritten = source.with_name(f"{source.stem}.nhwc.onnx")
+                outcome = rewrite_nhwc(source, rewritten, self._specs)
+                if not outcome.changed:
+                    raise ModelRefused(f"no NHWC form: {outcome.detail}")
+                source = rewritten
+            folder = self._folder / f"{source.stem}.{layout.value}"
+            self._compiled[key] = compile_graph(source, folder, LEVELS[layout])
+        return self._compiled[key]
+
+    def feed(self, arrays: Arrays) -> None:
+        """Say what the graph inputs are from now on; values between segments follow from them."""
+        self._values = {0: dict(arrays)}
+
+    def values_before(self, segment: int) -> Arrays:
+        """Graph inputs and crossing values before a segment, as plain ONNX Runtime computes them.
+
+        Raises:
+            ModelRefused, RunFailed: a part before it cannot be cut out or run.
+        """
+        if segment not in self._values:
+            known = max(s for s in self._values if s < segment)
+            values = dict(self._values[known])
+            session = self._plain(SegmentRange(start=known, stop=segment))
+            values |= session.run(fed(session, values), session.output_names)
+            self._values[segment] = values
+        return self._values[segment]
+
+    def _plain(self, segments: SegmentRange) -> Session:
+        return Session.open(self.source(segments), threads=1, level=OptimisationLevel.ALL)
+
+
+def fed(session: Session, values: Arrays) -> Arrays:
+    """Those of `values` that a session reads."""
+    return {name: values[name] for name in session.input_names}

@@ -1,0 +1,7 @@
+"""`python -m edge_agent.cli`: the same as `edge-agent`."""
+
+import sys
+
+from edge_agent.cli.main import main
+
+sys.exit(main())

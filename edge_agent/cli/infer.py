@@ -1,0 +1,129 @@
+"""`edge-agent infer`."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edge_agent import clock
+from edge_agent.cli.models import parse_shapes
+from edge_agent.cli.output import print_json, settings_of
+from edge_agent.client import DEFAULT_DEADLINE_S, Client
+from edge_agent.errors import StorageError, UsageError
+from edge_agent.samples import random_arrays
+from edge_agent.tensors import Array, Arrays, Shape, TensorName
+
+_SHOWN = 8
+"""Values of an output that are printed."""
+
+
+def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
+    """Add `infer`."""
+    infer = commands.add_parser(
+        "infer",
+        parents=[shared],
+        help="run a model once or several times",
+        description="Run a loaded model on arrays from files, or on random ones.",
+    )
+    infer.add_argument("model")
+    infer.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="NAME=FILE.npy",
+        help="an input of the model; once for each",
+    )
+    infer.add_argument("--random", action="store_true", help="random values for all other inputs")
+    infer.add_argument("--seed", type=int, default=0, help="seed of the random values")
+    infer.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="INPUT=1x3x224x224",
+        help="shape of a random input, where the model leaves dimensions open",
+    )
+    infer.add_argument("--repeat", type=int, default=1, metavar="N", help="how often to run it")
+    infer.add_argument(
+        "--outputs", metavar="NAME,NAME", help="which outputs to compute (default: all)"
+    )
+    infer.add_argument("--output", metavar="FILE.npz", help="where to write the outputs")
+    infer.add_argument(
+        "--deadline",
+        type=float,
+        default=DEFAULT_DEADLINE_S,
+        metavar="SECONDS",
+        help="give up on a run after this long",
+    )
+    infer.set_defaults(run=run)
+
+
+def _read_array(text: str) -> tuple[str, Array]:
+    name, equals, path = text.partition("=")
+    if not equals or not name or not path:
+        raise UsageError(f"--input {text}: want NAME=FILE.npy")
+    try:
+        loaded = np.load(path, allow_pickle=False)
+    except OSError as error:
+        raise UsageError(f"--input {text}: cannot read {path}: {error.strerror}") from error
+    except (ValueError, EOFError) as error:
+        raise UsageError(
+            f"--input {text}: {path} is no array in .npy format ({error}): write it with numpy.save"
+        ) from error
+    if not isinstance(loaded, np.ndarray):
+        raise UsageError(f"--input {text}: {path} holds several arrays, want one in .npy format")
+    return name, loaded
+
+
+def _inputs(client: Client, options: argparse.Namespace) -> Arrays:
+    arrays = dict(_read_array(text) for text in options.input)
+    if not options.random:
+        return arrays
+    state = client.model(options.model)
+    shapes: dict[TensorName, Shape] = dict(state.shapes)
+    shapes.update({TensorName(n): s for n, s in parse_shapes(options.shape).items()})
+    missing = [spec for spec in state.inputs if spec.name not in arrays]
+    return arrays | random_arrays(missing, shapes, np.random.default_rng(options.seed))
+
+
+def _summary(array: Array) -> dict[str, object]:
+    flat = array.reshape(-1)[:_SHOWN].tolist()
+    return {"dtype": str(array.dtype), "shape": list(array.shape), "first": flat}
+
+
+def _write(path: Path, outputs: Arrays) -> None:
+    try:
+        with path.open("wb") as file:
+            np.savez(file, **outputs)  # type: ignore[arg-type]
+    except OSError as error:
+        raise StorageError(f"--output {path}: cannot write it: {error.strerror}") from error
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run a model."""
+    if options.repeat < 1:
+        raise UsageError(f"--repeat: got {options.repeat}, want at least 1")
+    wanted = options.outputs.split(",") if options.outputs else None
+    times_s = []
+    with Client(settings_of(options).socket) as client:
+        inputs = _inputs(client, options)
+        for _ in range(options.repeat):
+            started_s = clock.precise_s()
+            outputs = client.infer(options.model, inputs, wanted, deadline_s=options.deadline)
+            times_s.append(clock.precise_s() - started_s)
+    if options.output:
+        _write(Path(options.output), outputs)
+    median_s = statistics.median(times_s)
+    if options.json:
+        summary = {name: _summary(array) for name, array in outputs.items()}
+        print_json({"outputs": summary, "runs": len(times_s), "median_s": median_s})
+        return 0
+    for name, array in outputs.items():
+        text = np.array2string(array, threshold=_SHOWN, edgeitems=3, precision=5)
+        print(f"{name}: {array.dtype}{list(array.shape)}\n{text}")
+    print(f"{len(times_s)} runs, median {median_s * 1e3:.2f} ms", file=sys.stderr)
+    return 0

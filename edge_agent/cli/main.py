@@ -1,0 +1,57 @@
+"""`edge-agent`: which commands there are, and how each ends."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from edge_agent import __version__
+from edge_agent.cli import infer, models, serve
+from edge_agent.errors import EdgeAgentError
+
+EXIT_CODES = """\
+exit codes: 0 done · 1 failed · 2 wrong request or usage · 3 unknown model · 4 model refused ·
+5 model quarantined · 6 busy · 7 deadline exceeded · 8 no agent answers · 9 already running ·
+10 ONNX Runtime unavailable · 11 run failed · 12 storage · 13 protocol · 130 interrupted"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    top = argparse.ArgumentParser(
+        prog="edge-agent",
+        description="Runs any ONNX model on the compute units of this device, divided as it pays.",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version=f"edge-agent {__version__}")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument("--socket", metavar="PATH", help="local socket of the agent")
+    shared.add_argument("--config", metavar="FILE", help="settings file (TOML)")
+    shared.add_argument("--json", action="store_true", help="print JSON")
+    for part in (serve, models, infer):
+        part.add_commands(commands, shared)
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; its exit code. A user's mistake gives a message, never a traceback."""
+    options = parser().parse_args(arguments)
+    try:
+        code: int = options.run(options)
+    except EdgeAgentError as error:
+        print(f"edge-agent {options.command}: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print(f"edge-agent {options.command}: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # Whoever read standard output has enough, as with `| head`.
+        sys.stderr.close()
+        return 1
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,264 @@
+"""`edge-agent load`, `unload`, `models`, `status`, `devices`, `replan` and `plan`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from edge_agent import clock
+from edge_agent.cli.output import (
+    ProgressLine,
+    print_json,
+    print_table,
+    settings_of,
+    size_text,
+)
+from edge_agent.client import POLL_S, Client
+from edge_agent.errors import BadRequest, EdgeAgentError, ModelQuarantined, UsageError
+from edge_agent.planning.explain import render
+from edge_agent.plans import Target
+from edge_agent.tensors import Shape, TensorSpec
+from edge_agent.wire.messages import ModelState
+
+
+def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
+    """Add the commands about models, and about the agent."""
+    load = commands.add_parser(
+        "load",
+        parents=[shared],
+        help="load a model and make its plan",
+        description="Copy a model into the store and serve it at once on plain ONNX Runtime, "
+        "while its plan is made in the background.",
+    )
+    load.add_argument("model", metavar="MODEL.onnx")
+    load.add_argument("--name", help="how requests call it (default: the file's name)")
+    load.add_argument("--target", choices=[t.value for t in Target], default="latency")
+    load.add_argument("--threads", type=int, metavar="T", help="most threads of the plan")
+    load.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="INPUT=1x3x224x224",
+        help="shape to plan for, where the model leaves dimensions open",
+    )
+    load.add_argument("--wait", action="store_true", help="wait until the plan serves")
+    load.set_defaults(run=run_load)
+
+    def simple(name: str, run: Any, text: str) -> Any:
+        made = commands.add_parser(name, parents=[shared], help=text, description=text + ".")
+        made.set_defaults(run=run)
+        return made
+
+    simple("unload", run_unload, "stop serving a model and remove it").add_argument("model")
+    simple("models", run_models, "list the loaded models")
+    simple("status", run_status, "show the state of the agent and its counters")
+    simple("devices", run_devices, "show the compute units, and which were refused and why")
+    replan = simple("replan", run_replan, "measure and plan a model again while it serves")
+    replan.add_argument("model")
+    replan.add_argument("--wait", action="store_true", help="wait until the plan serves")
+    plan = simple("plan", run_plan, "show the plan of a model")
+    plan.add_argument("model")
+    plan.add_argument(
+        "--explain", action="store_true", help="every subgraph and every rejected candidate"
+    )
+
+
+def parse_shapes(texts: Sequence[str]) -> dict[str, Shape]:
+    """`INPUT=1x3x224x224` options as shapes by input; `INPUT=` is a scalar.
+
+    Raises:
+        UsageError: it is written differently.
+    """
+    shapes: dict[str, Shape] = {}
+    for text in texts:
+        name, equals, sizes = text.rpartition("=")
+        try:
+            shape = tuple(int(size) for size in sizes.split("x")) if sizes else ()
+        except ValueError:
+            shape = (-1,)
+        if not equals or not name or any(size < 0 for size in shape):
+            raise UsageError(f"--shape {text}: want INPUT=SIZExSIZE…, e.g. images=1x3x224x224")
+        shapes[name] = shape
+    return shapes
+
+
+def _client(options: argparse.Namespace) -> Client:
+    return Client(settings_of(options).socket)
+
+
+def _await_plan(client: Client, name: str) -> ModelState:
+    line = ProgressLine()
+    try:
+        while True:
+            state = client.model(name)
+            if state.state == "quarantined":
+                raise ModelQuarantined(f'model "{name}" is quarantined')
+            if state.planning in ("done", "failed"):
+                return state
+            line.show(state.progress_fraction, state.progress)
+            clock.sleep_s(POLL_S)
+    finally:
+        line.end()
+
+
+def _tell(state: ModelState, options: argparse.Namespace) -> int:
+    if options.json:
+        print_json(state)
+    else:
+        print(f'model "{state.name}" {state.state}: {state.plan}')
+        if state.planning == "failed":
+            print(f"it has no plan: {state.progress}")
+    return EdgeAgentError.exit_code if options.wait and state.planning == "failed" else 0
+
+
+def run_load(options: argparse.Namespace) -> int:
+    """Load a model."""
+    if options.threads is not None and options.threads < 1:
+        raise UsageError(f"--threads: got {options.threads}, want at least 1")
+    with _client(options) as client:
+        state = client.load(
+            options.model,
+            options.name,
+            target=options.target,
+            threads=options.threads,
+            shapes=parse_shapes(options.shape),
+        )
+        return _tell(_await_plan(client, state.name) if options.wait else state, options)
+
+
+def run_replan(options: argparse.Namespace) -> int:
+    """Plan a model again."""
+    with _client(options) as client:
+        state = client.replan(options.model)
+        return _tell(_await_plan(client, state.name) if options.wait else state, options)
+
+
+def run_unload(options: argparse.Namespace) -> int:
+    """Unload a model."""
+    with _client(options) as client:
+        client.unload(options.model)
+    if options.json:
+        print_json({"unloaded": options.model})
+    else:
+        print(f'model "{options.model}" is unloaded')
+    return 0
+
+
+def _print_models(states: Sequence[ModelState]) -> None:
+    rows = [
+        (
+            s.name,
+            s.state,
+            s.planning if s.planning != "working" else f"{s.planning} {s.progress_fraction:.0%}",
+            s.target.value,
+            str(s.answered),
+            str(s.failed),
+            str(s.in_flight),
+            str(s.restarts),
+            size_text(s.memory_bytes),
+            s.plan,
+        )
+        for s in states
+    ]
+    print_table(
+        (
+            "model",
+            "state",
+            "planning",
+            "target",
+            "answered",
+            "failed",
+            "in flight",
+            "restarts",
+            "memory",
+            "plan",
+        ),
+        rows,
+    )
+
+
+def run_models(options: argparse.Namespace) -> int:
+    """List the models."""
+    with _client(options) as client:
+        states = client.models()
+    if options.json:
+        print_json(states)
+    elif states:
+        _print_models(states)
+        for state in states:
+            print(f"\n{state.name}: from {state.source}")
+            _print_interface("input", state.inputs)
+            _print_interface("output", state.outputs)
+    else:
+        print("no model is loaded: load one with `edge-agent load MODEL.onnx`")
+    return 0
+
+
+def _print_interface(word: str, specs: Sequence[TensorSpec]) -> None:
+    for spec in specs:
+        print(f"  {word} {spec.name}: {spec}")
+
+
+def run_status(options: argparse.Namespace) -> int:
+    """Show the agent's state."""
+    with _client(options) as client:
+        status = client.status()
+    if options.json:
+        print_json(status)
+        return 0
+    print(f"edge-agent {status.version}, pid {status.pid}, up {status.uptime_s:.0f} s")
+    print(f"socket {status.socket}, state in {status.state_folder}, start {status.incarnation}")
+    print(
+        f"{status.in_flight} requests in flight ({size_text(status.in_flight_bytes)}), "
+        f"{status.connections} connections, {size_text(status.memory_bytes)} of memory"
+    )
+    for name, count in sorted(status.counters.items()):
+        print(f"{name}: {count}")
+    if status.models:
+        _print_models(status.models)
+    return 0
+
+
+def run_devices(options: argparse.Namespace) -> int:
+    """Show the compute units."""
+    with _client(options) as client:
+        device = client.devices()
+    if options.json:
+        print_json(device)
+        return 0
+    print(f"{device.hostname}: {device.processor}")
+    cores = ", ".join(map(str, device.cores))
+    print(f"cores {cores}; {size_text(device.memory_bytes)} of memory")
+    print(f"ONNX Runtime {device.runtime_version} ({device.runtime_build})")
+    print_table(
+        ("unit", "kind", "provider", "version", "cores", "layouts"),
+        [
+            (u.id, u.kind, u.provider, u.provider_version, str(u.cores), ", ".join(u.layouts))
+            for u in device.units
+        ],
+    )
+    for refused in device.refused:
+        print(f"refused {refused.provider}: {refused.reason}; {refused.remedy}")
+    return 0
+
+
+def run_plan(options: argparse.Namespace) -> int:
+    """Show a plan."""
+    with _client(options) as client:
+        try:
+            plan = client.plan(options.model)
+        except BadRequest:
+            state = client.model(options.model)
+            if state.planning not in ("waiting", "working"):
+                raise
+            _await_plan(client, options.model)
+            plan = client.plan(options.model)
+        state = client.model(options.model)
+    if options.json:
+        print_json(plan)
+    elif options.explain:
+        print(render(plan))
+    else:
+        print(f'model "{state.name}": {state.plan}\n{plan.reason}')
+    return 0

@@ -1,0 +1,76 @@
+"""How the commands print: JSON, tables, human units, progress."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+import msgspec
+
+from edge_agent.config import Settings, load_settings
+
+
+def settings_of(options: argparse.Namespace) -> Settings:
+    """The settings that the options of a command give."""
+    return load_settings(
+        os.environ,
+        socket=options.socket,
+        state=getattr(options, "state", None),
+        config_file=options.config,
+    )
+
+
+def print_json(value: object) -> None:
+    """One JSON document on standard output."""
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+    sys.stdout.flush()
+
+
+def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Columns as wide as they need, on standard output."""
+    table = [list(titles), *map(list, rows)]
+    widths = [max(len(row[i]) for row in table) for i in range(len(titles))]
+    for row in table:
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print(line.rstrip())
+
+
+def size_text(size_bytes: int | None) -> str:
+    """Bytes in the unit that a person would use."""
+    if size_bytes is None:
+        return "-"
+    size = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError("the last unit takes every size")
+
+
+class ProgressLine:
+    """Tells on standard error how far something is: one line rewritten on a terminal, a new
+    line for every new step elsewhere."""
+
+    def __init__(self) -> None:
+        self._last = ""
+        self._is_terminal = sys.stderr.isatty()
+
+    def show(self, fraction: float, what: str) -> None:
+        """Show the present state, if it is news."""
+        if self._is_terminal:
+            text = f"{fraction:4.0%} {what}"
+            if text != self._last:
+                sys.stderr.write(f"\r\x1b[K{text[:110]}")
+                sys.stderr.flush()
+                self._last = text
+        elif what != self._last:
+            print(f"{fraction:4.0%} {what}", file=sys.stderr, flush=True)
+            self._last = what
+
+    def end(self) -> None:
+        """Leave the line."""
+        if self._is_terminal and self._last:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()

@@ -1,0 +1,263 @@
+"""Where the agent keeps things and what it admits: defaults, config file, environment, arguments.
+
+Nothing else in this package reads an environment variable.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from edge_agent.errors import UsageError
+
+_APP = "edge-agent"
+_SOCKET = "agent.sock"
+_MAX_SOCKET_PATH_BYTES = 107
+"""sockaddr_un(7) has 108 bytes, one of them for the final NUL."""
+
+
+class LogLevel(StrEnum):
+    """How much the agent tells on stderr."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What the agent admits; more is refused or answered `busy`."""
+
+    max_requests_in_flight: int = 256
+    max_bytes_in_flight: int = 1 << 30
+    """Inputs and outputs of all requests in flight."""
+    max_request_bytes: int = 256 << 20
+    """Inputs of one request."""
+    max_model_bytes: int = 2**31 - 1
+    """The model file itself: protobuf reads no larger one."""
+    max_external_bytes: int = 64 << 30
+    """External data of one model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything that a user can set; all paths are absolute."""
+
+    socket: Path
+    """The local socket."""
+    state: Path
+    """Folder of models, plans and the registry: to be kept."""
+    cache: Path
+    """Folder of compiled subgraphs and profiles: made again if it is lost."""
+    limits: Limits = Limits()
+    log_level: LogLevel = LogLevel.INFO
+
+
+def load_settings(
+    environ: Mapping[str, str],
+    *,
+    socket: str | Path | None = None,
+    state: str | Path | None = None,
+    config_file: str | Path | None = None,
+) -> Settings:
+    """The settings from, each overriding the one before: defaults, config file, `environ`
+    (EDGE_AGENT_SOCKET, EDGE_AGENT_STATE), arguments.
+
+    The config file is `config_file`, which must exist, or else
+    $XDG_CONFIG_HOME/edge-agent/config.toml if that exists. If the state folder is chosen and the
+    cache folder is not, the cache lies in the state folder.
+    Raises: UsageError, naming file, key, what it got and what it wants.
+    """
+    home = _home(environ)
+    default_file = _xdg(environ, "XDG_CONFIG_HOME", home / ".config") / _APP / "config.toml"
+    file = _read_file(default_file if config_file is None else Path(config_file), home)
+    if file is None and config_file is not None:
+        raise UsageError(f"{config_file}: no such config file; write it, or leave out --config")
+    file = file or _FromFile()
+    chosen_state = state or environ.get("EDGE_AGENT_STATE") or file.state
+    chosen_socket = socket or environ.get("EDGE_AGENT_SOCKET") or file.socket
+    state_folder = _absolute(
+        chosen_state or _xdg(environ, "XDG_STATE_HOME", home / ".local/state") / _APP
+    )
+    default_cache = _xdg(environ, "XDG_CACHE_HOME", home / ".cache") / _APP
+    return Settings(
+        socket=_checked_socket(_absolute(chosen_socket or _default_socket(environ, state_folder))),
+        state=state_folder,
+        cache=file.cache or (state_folder / "cache" if chosen_state else default_cache),
+        limits=file.limits,
+        log_level=file.log_level,
+    )
+
+
+def encode_settings(settings: Settings) -> str:
+    """The settings as JSON, for a child process."""
+    return msgspec.json.encode(settings, enc_hook=str).decode()
+
+
+def decode_settings(text: str) -> Settings:
+    """The settings that `encode_settings` wrote."""
+    return msgspec.json.decode(text, type=Settings, dec_hook=lambda _, value: Path(value))
+
+
+def socket_folder_is_safe(folder: Path) -> bool:
+    """Whether only this user can put a socket into `folder`: own, mode 0700, no link."""
+    return _why_unsafe(folder) is None
+
+
+def make_socket_folder(folder: Path) -> None:
+    """Create the folder of the local socket with mode 0700; one that is there must be safe.
+
+    Raises: UsageError, naming what is wrong with it and what to do.
+    """
+    try:
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"{folder}: cannot create the socket's folder: {error.strerror}; "
+            "choose another place with --socket"
+        ) from error
+    if reason := _why_unsafe(folder):
+        raise UsageError(
+            f"{folder}: {reason}; the socket needs a folder of its own: "
+            "`chmod 700` this one if it has no other use, or choose another with --socket"
+        )
+
+
+def _why_unsafe(folder: Path) -> str | None:
+    try:
+        found = folder.lstat()
+    except OSError as error:
+        return f"cannot be examined: {error.strerror}"
+    if not stat.S_ISDIR(found.st_mode):
+        return "is a link or no folder"
+    if found.st_uid != os.getuid():
+        return f"belongs to user {found.st_uid}, want {os.getuid()}"
+    if (mode := stat.S_IMODE(found.st_mode)) != 0o700:
+        return f"got mode {mode:04o}, want 0700"
+    return None
+
+
+def _home(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir)
+
+
+def _xdg(environ: Mapping[str, str], name: str, default: Path) -> Path:
+    # The XDG Base Directory Specification: a relative path is invalid and to be ignored.
+    path = Path(environ.get(name, ""))
+    return path if path.is_absolute() else default
+
+
+def _default_socket(environ: Mapping[str, str], state: Path) -> Path:
+    run = Path(environ.get("XDG_RUNTIME_DIR", ""))
+    if run.is_absolute() and _is_ours(run):
+        return run / _APP / _SOCKET
+    return state / "run" / _SOCKET
+
+
+def _is_ours(folder: Path) -> bool:
+    # `su` keeps XDG_RUNTIME_DIR: the folder then belongs to another user, or is gone.
+    try:
+        return folder.stat().st_uid == os.getuid()
+    except OSError:
+        return False
+
+
+def _absolute(path: str | Path) -> Path:
+    return Path(os.path.abspath(path))
+
+
+def _checked_socket(path: Path) -> Path:
+    got_bytes = len(os.fsencode(path))
+    if got_bytes > _MAX_SOCKET_PATH_BYTES:
+        raise UsageError(
+            f"socket {path}: got a path of {got_bytes} bytes, want at most "
+            f"{_MAX_SOCKET_PATH_BYTES}; choose a shorter one with --socket or EDGE_AGENT_SOCKET"
+        )
+    return path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FromFile:
+    socket: Path | None = None
+    state: Path | None = None
+    cache: Path | None = None
+    limits: Limits = Limits()
+    log_level: LogLevel = LogLevel.INFO
+
+
+def _read_file(path: Path, home: Path) -> _FromFile | None:
+    try:
+        table = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot read the config file: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: is no TOML file: {error}") from error
+    return _Reader(path, home).settings(table)
+
+
+class _Reader:
+    """Checks one config file, and names it in every error."""
+
+    def __init__(self, path: Path, home: Path) -> None:
+        self._path = path
+        self._home = home
+
+    def settings(self, table: dict[str, object]) -> _FromFile:
+        known = [field.name for field in fields(_FromFile)]
+        self._check_keys("", table, known)
+        return _FromFile(
+            socket=self._place(table, "socket"),
+            state=self._place(table, "state"),
+            cache=self._place(table, "cache"),
+            limits=self._limits(table.get("limits", {})),
+            log_level=self._log_level(table.get("log_level", LogLevel.INFO.value)),
+        )
+
+    def _place(self, table: dict[str, object], key: str) -> Path | None:
+        if key not in table:
+            return None
+        value = table[key]
+        if not isinstance(value, str):
+            self._refuse(key, value, "a path in quotes")
+        path = self._home / value[2:] if value.startswith("~/") else Path(value)
+        if not path.is_absolute():
+            self._refuse(key, value, "a path that begins with / or ~/")
+        return _absolute(path)
+
+    def _log_level(self, value: object) -> LogLevel:
+        if value not in list(LogLevel):
+            self._refuse("log_level", value, f"one of {', '.join(LogLevel)}")
+        return LogLevel(str(value))
+
+    def _limits(self, value: object) -> Limits:
+        if not isinstance(value, dict):
+            self._refuse("limits", value, "a table")
+        self._check_keys("limits.", value, [field.name for field in fields(Limits)])
+        for key, number in value.items():
+            # A TOML boolean is a Python int too.
+            if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+                self._refuse(f"limits.{key}", number, "a whole number of at least 1")
+        return Limits(**value)
+
+    def _check_keys(self, prefix: str, table: dict[str, object], known: list[str]) -> None:
+        for key in table:
+            if key not in known:
+                raise UsageError(
+                    f"{self._path}: key {prefix}{key}: is unknown, want one of {', '.join(known)}"
+                )
+
+    def _refuse(self, key: str, value: object, want: str) -> NoReturn:
+        raise UsageError(f"{self._path}: key {key}: got {value!r}, want {want}")

@@ -1,0 +1,91 @@
+"""How ONNX Runtime words its errors, and which of ours each becomes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from edge_agent.engine.cancel import Cancellation
+from edge_agent.engine.runtime import runtime_errors
+from edge_agent.errors import ModelRefused, RunFailed, RuntimeUnavailable, StorageError
+
+_STATUS: Final = re.compile(r"^(?:Error in execution: )?(?:\[ONNXRuntimeError\] : \d+ : \w+ : )?")
+_SOURCE_FILE: Final = re.compile(r"/\S*onnxruntime/\S+\.(?:cc|h|cpp):\d+ ?")
+_FULL_DISK: Final = ("No space left", "errno = 28", "Failed to write", "write failed")
+_THREADS: Final = ("affinit", "thread pool")
+
+
+def reason_of(error: Exception, path: Path | None = None) -> str:
+    """What ONNX Runtime complains of, on one line, without its prefixes, sources and folders."""
+    text = _STATUS.sub("", str(error).strip())
+    text = _without_source(text)
+    if path is not None:
+        text = text.replace(f"{path.parent}/", "")
+    return "; ".join(line.strip() for line in text.splitlines() if line.strip())
+
+
+def _without_source(text: str) -> str:
+    """Cut `/src/file.cc:46 type name(arguments) const` out of a message."""
+    while found := _SOURCE_FILE.search(text):
+        rest = _after_signature(text[found.end() :])
+        text = text[: found.start()] + rest
+    return text
+
+
+def _after_signature(text: str) -> str:
+    start = text.find("(")
+    if start < 0:
+        return text
+    depth = 0
+    for at in range(start, len(text)):
+        depth += (text[at] == "(") - (text[at] == ")")
+        rest = text[at + 1 :]
+        # `operator()(int)` and `f(int)::<lambda(int)>` go on behind a closed parenthesis.
+        if depth == 0 and text[at] == ")" and not rest.startswith(("(", "::")):
+            return rest.removeprefix(">").removeprefix(" const").lstrip()
+    return text
+
+
+@contextmanager
+def loading(path: Path) -> Iterator[None]:
+    """Turn what ONNX Runtime raises while it loads or saves a model into our errors.
+
+    Raises: ModelRefused for the file and its operators; RuntimeUnavailable for threads that the
+        system does not give; StorageError for a full disk.
+    """
+    try:
+        yield
+    except MemoryError as error:
+        raise RuntimeUnavailable(
+            f"{path.name}: memory ran out while loading; unload another model first"
+        ) from error
+    except runtime_errors() as error:
+        reason = reason_of(error, path)
+        if any(word in reason for word in _FULL_DISK):
+            raise StorageError(f"{path.name}: cannot be saved: {reason}") from error
+        if any(word in reason for word in _THREADS):
+            raise RuntimeUnavailable(f"ONNX Runtime cannot start its threads: {reason}") from error
+        if "bad_alloc" in reason or "Failed to allocate memory" in reason:
+            raise RuntimeUnavailable(
+                f"{path.name}: memory ran out while loading; unload another model first"
+            ) from error
+        raise ModelRefused(f"{path.name}: ONNX Runtime refuses it: {reason}") from error
+
+
+@contextmanager
+def running(path: Path, cancel: Cancellation | None) -> Iterator[None]:
+    """Turn what ONNX Runtime raises while it runs a model into our errors.
+
+    Raises: RunFailed; the reason of `cancel` if it was cancelled.
+    """
+    try:
+        yield
+    except MemoryError as error:
+        raise RunFailed(f"{path.name}: memory ran out; send a smaller input") from error
+    except runtime_errors() as error:
+        if cancel is not None:
+            cancel.check()
+        raise RunFailed(f"{path.name}: {reason_of(error, path)}") from error

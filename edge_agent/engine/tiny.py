@@ -1,0 +1,56 @@
+"""How a one-node ONNX model is spelled in protobuf bytes, without the onnx package.
+
+Field numbers are those of onnx.proto3 (https://github.com/onnx/onnx/blob/main/onnx/onnx.proto3).
+"""
+
+from __future__ import annotations
+
+from edge_agent.tensors import Shape
+
+_FLOAT = 1
+_IR_VERSION = 8
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _number(field: int, value: int) -> bytes:
+    return _varint(field << 3) + _varint(value)
+
+
+def _nested(field: int, *parts: bytes) -> bytes:
+    body = b"".join(parts)
+    return _varint(field << 3 | 2) + _varint(len(body)) + body
+
+
+def _declaration(field: int, name: str, shape: Shape) -> bytes:
+    dims = _nested(2, *(_nested(1, _number(1, size)) for size in shape))
+    tensor = _nested(1, _number(1, _FLOAT), dims)
+    return _nested(field, _nested(1, name.encode()), _nested(2, tensor))
+
+
+def one_node_model(
+    operator: str, *, opset: int, inputs: tuple[str, ...] = ("x",), shape: Shape = (2,)
+) -> bytes:
+    """A model of one ai.onnx node from float32 `inputs`, each of `shape`, to "y" of that shape."""
+    node = _nested(
+        1,
+        *(_nested(1, name.encode()) for name in inputs),
+        _nested(2, b"y"),
+        _nested(3, b"node"),
+        _nested(4, operator.encode()),
+    )
+    graph = _nested(
+        7,
+        node,
+        _nested(2, b"tiny"),
+        *(_declaration(11, name, shape) for name in inputs),
+        _declaration(12, "y", shape),
+    )
+    return _number(1, _IR_VERSION) + graph + _nested(8, _nested(1), _number(2, opset))

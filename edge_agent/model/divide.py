@@ -1,0 +1,222 @@
+"""Where a model is worth dividing, and why it is not divided where it is not."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from edge_agent.model.admit import declared_inputs, declared_outputs, overridable
+from edge_agent.model.cost import OperatorCost, operator_cost, weights_read
+from edge_agent.model.cuts import Place, blocked, crossing, places
+from edge_agent.model.fusion import held_together
+from edge_agent.model.graph import ModelGraph, random_operator
+from edge_agent.subgraphs import ModelId, ModelSummary, Segment
+from edge_agent.tensors import Shape, TensorName, TensorSpec
+
+_UNKNOWN_BYTES = 1 << 20
+"""What a crossing value of unknown size counts as where no size at all is known."""
+_MIN_WORK_SHARE = 1e-3
+"""A segment with less of the work than this is not worth a plan of its own."""
+_GAP_WORK_SHARE = 0.125
+"""Only where no single tensor crosses over more of the work than this are wider cuts of use."""
+
+
+def summarise(
+    graph: ModelGraph,
+    model_id: ModelId,
+    shapes: Mapping[TensorName, Shape],
+    specs: Mapping[TensorName, TensorSpec],
+    max_segments: int = 64,
+) -> ModelSummary:
+    """Divide `graph` into at most `max_segments` segments and say what each demands.
+
+    `specs` are those of the values for `shapes`, the input shapes in use. A cut is legal where
+    every crossing value is a tensor that numpy can hold. Of the legal ones those are kept that
+    part no fusion and let one large value pass, and, where long stretches have no such place,
+    those that let fewer bytes pass than the places around. A model that cannot or should not be
+    divided has one segment and `undivided_because`.
+    """
+    costs = [operator_cost(graph, position, specs) for position in range(len(graph.nodes))]
+    reason = _reason_to_leave_whole(graph)
+    cuts: Sequence[int] = ()
+    if reason is None:
+        found = list(places(graph, specs))
+        cuts = _choose(graph, found, costs, max_segments)
+        if not cuts:
+            reason = _reason_without_cuts(graph, found, specs)
+    bounds = (0, *cuts, len(graph.nodes))
+    return ModelSummary(
+        model=model_id,
+        inputs=declared_inputs(graph.model),
+        outputs=declared_outputs(graph.model),
+        shapes=tuple((TensorName(n), shapes[TensorName(n)]) for n in graph.inputs if n in shapes),
+        nodes=len(graph.nodes),
+        segments=tuple(
+            _segment(graph, specs, costs, i, start, stop)
+            for i, (start, stop) in enumerate(itertools.pairwise(bounds))
+        ),
+        cuts=tuple(crossing(graph, position, specs) for position in cuts),
+        weight_bytes=graph.weight_bytes,
+        undivided_because=reason,
+    )
+
+
+def legal_cuts(graph: ModelGraph, specs: Mapping[TensorName, TensorSpec]) -> tuple[int, ...]:
+    """Every position where `graph` could be divided, worth it or not."""
+    return tuple(place.position for place in places(graph, specs) if place.blocked_by is None)
+
+
+def _reason_to_leave_whole(graph: ModelGraph) -> str | None:
+    n = len(graph.nodes)
+    if n < 2:
+        return f"it has {n} node{'' if n == 1 else 's'} that computes more than constants"
+    names = overridable(graph.model)
+    if names:
+        return (
+            f'a request may override the default of input "{names[0]}"'
+            f"{f' and of {len(names) - 1} more' if len(names) > 1 else ''}"
+        )
+    for position, node in enumerate(graph.nodes):
+        operator = random_operator(graph, node)
+        if operator is not None:
+            return (
+                f"{graph.label(position)} draws random numbers without a seed ({operator}), so "
+                "its parts cannot be compared with the whole"
+            )
+    return None
+
+
+def _reason_without_cuts(
+    graph: ModelGraph, found: Sequence[Place], specs: Mapping[TensorName, TensorSpec]
+) -> str:
+    legal = [place for place in found if place.blocked_by is None]
+    if legal:
+        return (
+            f"at each of the {len(legal)} places where it could be divided, nodes would be parted "
+            "that run as one, more tensors would cross than around it, or next to no work would "
+            "be split off"
+        )
+    first = found[0]
+    name = first.blocked_by
+    assert name is not None
+    why = blocked(name, specs.get(TensorName(name)))
+    return f"no place can be divided; before {graph.label(first.position)}, {why}"
+
+
+def _choose(
+    graph: ModelGraph, found: Sequence[Place], costs: Sequence[OperatorCost], max_segments: int
+) -> tuple[int, ...]:
+    """The positions to divide at, ascending."""
+    held = held_together(graph)
+    candidates = [p for p in found if p.blocked_by is None and not held[p.position]]
+    known = max((p.known_bytes for p in found), default=0)
+    price = {p.position: p.known_bytes + p.unknown * max(known, _UNKNOWN_BYTES) for p in candidates}
+    work = (1 + c.operations + c.activation_bytes + c.weight_bytes for c in costs)
+    summed = list(itertools.accumulate(work, initial=0))
+    narrow = [p.position for p in candidates if p.large <= 1]
+    wide_gaps = [
+        (start, stop)
+        for start, stop in itertools.pairwise((0, *narrow, len(costs)))
+        if summed[stop] - summed[start] > _GAP_WORK_SHARE * summed[-1]
+    ]
+    valleys = [
+        position
+        for position in _valleys(list(price.items()))
+        if any(start < position < stop for start, stop in wide_gaps)
+    ]
+    return _merge(sorted({*narrow, *valleys}), price, summed, max_segments)
+
+
+def _valleys(priced: Sequence[tuple[int, int]]) -> Iterator[int]:
+    """The positions where fewer bytes cross than before and behind, equal neighbours aside."""
+    runs = [
+        (price, [position for position, _ in run])
+        for price, run in itertools.groupby(priced, key=lambda pair: pair[1])
+    ]
+    for i, (price, positions) in enumerate(runs):
+        before = runs[i - 1][0] if i else price + 1
+        after = runs[i + 1][0] if i + 1 < len(runs) else price + 1
+        if before > price < after:
+            yield from positions
+
+
+@dataclass(slots=True)
+class _Neighbours:
+    """A cut while cuts are being dropped: the cuts (or ends) beside it."""
+
+    before: int
+    after: int
+
+
+def _merge(
+    cuts: Sequence[int], price: Mapping[int, int], summed: Sequence[int], max_segments: int
+) -> tuple[int, ...]:
+    """Drop cuts until at most `max_segments` segments remain, none of them next to nothing.
+
+    The cut to drop next is the one with the least work on both its sides per crossing byte, so
+    that cheap cuts between weighty segments stay. `summed[i]` is the work of nodes [0, i).
+    """
+    bounds = [0, *cuts, len(summed) - 1]
+    beside = {
+        cut: _Neighbours(before, after)
+        for before, cut, after in zip(bounds, bounds[1:], bounds[2:], strict=False)
+    }
+
+    def value(cut: int) -> float:
+        around = beside[cut]
+        return (summed[around.after] - summed[around.before]) / (price[cut] + 1)
+
+    def is_idle(cut: int) -> bool:
+        around = beside[cut]
+        least = min(summed[cut] - summed[around.before], summed[around.after] - summed[cut])
+        return least < _MIN_WORK_SHARE * summed[-1]
+
+    def rank(cut: int) -> tuple[bool, float, int]:
+        return not is_idle(cut), value(cut), cut
+
+    queue = [(rank(cut), cut) for cut in cuts]
+    heapq.heapify(queue)
+    while queue:
+        ranked, cut = heapq.heappop(queue)
+        if cut not in beside or ranked != rank(cut):
+            continue
+        if not is_idle(cut) and len(beside) < max_segments:
+            break
+        around = beside.pop(cut)
+        for other in (around.before, around.after):
+            if other in beside:
+                if other == around.before:
+                    beside[other].after = around.after
+                else:
+                    beside[other].before = around.before
+                heapq.heappush(queue, (rank(other), other))
+    return tuple(sorted(beside))
+
+
+def _segment(
+    graph: ModelGraph,
+    specs: Mapping[TensorName, TensorSpec],
+    costs: Sequence[OperatorCost],
+    index: int,
+    start: int,
+    stop: int,
+) -> Segment:
+    counted = Counter(str(node.op_type) for node in graph.nodes[start:stop])
+    weights: dict[str, int] = {}
+    for position in range(start, stop):
+        for root, read_bytes in weights_read(graph, position, specs).items():
+            weights[root] = max(weights.get(root, 0), read_bytes)
+    inside = costs[start:stop]
+    return Segment(
+        index=index,
+        start=start,
+        stop=stop,
+        operators=tuple(sorted(counted.items(), key=lambda pair: (-pair[1], pair[0]))),
+        operations=sum(cost.operations for cost in inside),
+        activation_bytes=sum(cost.activation_bytes for cost in inside),
+        weight_bytes=sum(weights.values()),
+        parallel_operations=sum(cost.operations for cost in inside if cost.is_parallel),
+    )

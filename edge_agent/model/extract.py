@@ -1,0 +1,256 @@
+"""How a run of nodes becomes a model file of its own, with its constants beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+import onnx
+
+from edge_agent.errors import ModelRefused, StorageError
+from edge_agent.model.cuts import crossing
+from edge_agent.model.external import is_external, read_external
+from edge_agent.model.graph import ModelGraph
+from edge_agent.model.scopes import node_tensors, reads
+from edge_agent.model.values import element_type_of, tensor_bytes, value_info_of
+from edge_agent.tensors import TensorName, TensorSpec
+
+_Proto = TypeVar("_Proto", bound=onnx.NodeProto)
+_OUTSIDE_BYTES = 1024
+"""Constants of this size and more are stored beside the model, where ONNX Runtime maps them."""
+_PAGE_BYTES = 4096
+_LINE_BYTES = 64
+_MIN_IR_VERSION = 4
+"""The first in which an initializer need not be an input as well."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtractedSubgraph:
+    """A subgraph as a model file of its own."""
+
+    path: Path
+    weights: Path | None
+    """The file beside it with its larger constants, if it has any."""
+    inputs: tuple[TensorName, ...]
+    """Graph inputs that are read inside, then values from before it, in topological order."""
+    outputs: tuple[TensorName, ...]
+
+
+def extract(
+    graph: ModelGraph,
+    start: int,
+    stop: int,
+    destination: Path,
+    specs: Mapping[TensorName, TensorSpec],
+) -> ExtractedSubgraph:
+    """Write nodes [start, stop) of `graph` as a model of their own to `destination`.
+
+    Inputs and outputs of the model keep the types and dimensions that it declares; values at a cut
+    and inside get those of `specs`, so give specs of fixed shapes only for a model that will run
+    with these. Outputs are what is read behind `stop` and the outputs of the model produced inside.
+    Outputs of the model that are constants belong to the subgraph that starts at 0; inputs that
+    are outputs are passed through only by the whole model. Constants of 1 KiB and more go to a
+    file beside it, `<destination>.weights`.
+
+    Raises:
+        StorageError: a file cannot be written.
+        ModelRefused: a value at the start or the stop is no tensor that numpy can hold, or
+            external data cannot be read.
+    """
+    if not 0 <= start <= stop <= len(graph.nodes):
+        raise ValueError(f"got nodes [{start}, {stop}), want a part of [0, {len(graph.nodes)})")
+    inputs = _inputs(graph, start, stop, specs)
+    outputs = _outputs(graph, start, stop, specs)
+    used = {name for names in graph.reads[start:stop] for name in names}
+    used.update(inputs, outputs)
+    nodes = [*_constant_nodes(graph, used), *graph.nodes[start:stop]]
+    model = onnx.ModelProto(
+        ir_version=max(graph.model.ir_version, _MIN_IR_VERSION), producer_name="edge-agent"
+    )
+    model.opset_import.extend(graph.model.opset_import)
+    model.graph.name = graph.model.graph.name or "graph"
+    declared = {v.name: v for v in (*graph.model.graph.output, *graph.model.graph.input)}
+    model.graph.input.extend(_value(name, declared, specs) for name in inputs)
+    model.graph.output.extend(_value(name, declared, specs) for name in outputs)
+    model.graph.value_info.extend(_inner_values(nodes, set(outputs), specs))
+    try:
+        weights = _write(graph, nodes, used, model, destination)
+    except OSError as error:
+        raise StorageError(
+            f"{destination}: cannot be written: {error.strerror}; free some space"
+        ) from error
+    return ExtractedSubgraph(
+        path=destination,
+        weights=weights,
+        inputs=tuple(TensorName(name) for name in inputs),
+        outputs=tuple(TensorName(name) for name in outputs),
+    )
+
+
+def _inputs(
+    graph: ModelGraph, start: int, stop: int, specs: Mapping[TensorName, TensorSpec]
+) -> list[str]:
+    if start == 0 and stop == len(graph.nodes):
+        return [value.name for value in graph.model.graph.input if _is_asked_for(graph, value.name)]
+    if start > 0:
+        # Refuses what cannot cross; graph inputs read only inside are not in the cut before it.
+        crossing(graph, start, specs)
+    used = {name for names in graph.reads[start:stop] for name in names}
+    return [n for n, producer in graph.producers.items() if producer < start and n in used]
+
+
+def _is_asked_for(graph: ModelGraph, name: str) -> bool:
+    """Whether a declared input stays one: not if ONNX Runtime takes it for a constant (IR 3)."""
+    return name in graph.producers or graph.model.ir_version >= _MIN_IR_VERSION
+
+
+def _outputs(
+    graph: ModelGraph, start: int, stop: int, specs: Mapping[TensorName, TensorSpec]
+) -> list[str]:
+    n = len(graph.nodes)
+    if start == 0 and stop == n:
+        return list(graph.outputs)
+    if stop < n:
+        crossing(graph, stop, specs)
+    given = [name for name in graph.outputs if start == 0 and graph.is_constant(name)]
+    wanted = set(graph.outputs)
+    given += [
+        name
+        for name, producer in graph.producers.items()
+        if start <= producer < stop and (name in wanted or graph.users.get(name, (-1,))[-1] >= stop)
+    ]
+    return given
+
+
+def _constant_nodes(graph: ModelGraph, used: set[str]) -> list[onnx.NodeProto]:
+    """The constant nodes behind `used`, in order; what they read is added to `used`."""
+    found = []
+    for node in reversed(graph.constant_nodes):
+        if not used.isdisjoint(node.output):
+            used.update(reads(node))
+            found.append(node)
+    return found[::-1]
+
+
+def _write(
+    graph: ModelGraph,
+    nodes: Iterable[onnx.NodeProto],
+    used: set[str],
+    model: onnx.ModelProto,
+    destination: Path,
+) -> Path | None:
+    """Complete `model` and write it; returns the file with its larger constants, if any."""
+    weights = destination.with_name(destination.name + ".weights")
+    with open(weights, "wb") as file:
+        pool = _Pool(graph, file, weights.name)
+        model.functions.extend(pool.settled(function) for function in graph.model.functions)
+        model.graph.node.extend(pool.settled(node) for node in nodes)
+        for name, tensor in graph.constants.items():
+            if name in used:
+                pool.store(tensor, model.graph.initializer)
+        for name, sparse in graph.sparse_constants.items():
+            if name in used:
+                model.graph.sparse_initializer.append(pool.settled(sparse))
+        is_empty = file.tell() == 0
+    if is_empty:
+        weights.unlink()
+    try:
+        content = model.SerializeToString()
+    except ValueError as error:
+        raise ModelRefused(
+            f"{destination.name}: the subgraph is larger than 2 GiB without its weights"
+        ) from error
+    destination.write_bytes(content)
+    return None if is_empty else weights
+
+
+class _Pool:
+    """Writes constants into the file beside the model, one after the other."""
+
+    def __init__(self, graph: ModelGraph, file: BinaryIO, location: str) -> None:
+        self._folder = graph.path.parent
+        self._model_name = graph.path.name
+        self._file = file
+        self._location = location
+
+    def store(self, tensor: onnx.TensorProto, into: list[onnx.TensorProto]) -> None:
+        """Add a constant to the initializers `into`, large ones by reference."""
+        content = self._content(tensor) if tensor_bytes(tensor) >= _OUTSIDE_BYTES else None
+        if content is None:
+            into.append(self.settled(tensor))
+            return
+        # Aligned so that the runtime can map large tensors and load small ones quickly.
+        step = _PAGE_BYTES if len(content) >= _PAGE_BYTES else _LINE_BYTES
+        self._file.write(b"\0" * (-self._file.tell() % step))
+        offset_bytes = self._file.tell()
+        self._file.write(content)
+        stored = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+        stored.data_location = onnx.TensorProto.EXTERNAL
+        for key, value in (
+            ("location", self._location),
+            ("offset", str(offset_bytes)),
+            ("length", str(len(content))),
+        ):
+            stored.external_data.add(key=key, value=value)
+        into.append(stored)
+
+    def _content(self, tensor: onnx.TensorProto) -> bytes | None:
+        """The raw bytes of `tensor`; None if they are in a typed field and numpy cannot help."""
+        if is_external(tensor):
+            return read_external(tensor, self._folder, self._model_name)
+        if tensor.HasField("raw_data"):
+            return bytes(tensor.raw_data)
+        element_type = element_type_of(tensor.data_type)
+        dtype = None if element_type is None else element_type.numpy_dtype
+        if dtype is None:
+            return None
+        return bytes(onnx.numpy_helper.to_array(tensor).astype(dtype.newbyteorder("<")).tobytes())
+
+    def settled(self, proto: _Proto) -> _Proto:
+        """`proto`, or a copy of it with all external data taken inside: their files stay behind."""
+        if not any(is_external(tensor) for tensor in _tensors(proto)):
+            return proto
+        copy: _Proto = type(proto)()
+        copy.CopyFrom(proto)
+        for tensor in _tensors(copy):
+            if is_external(tensor):
+                content = read_external(tensor, self._folder, self._model_name)
+                del tensor.external_data[:]
+                tensor.data_location = onnx.TensorProto.DEFAULT
+                tensor.raw_data = content
+        return copy
+
+
+def _tensors(proto: _Proto) -> list[onnx.TensorProto]:
+    if isinstance(proto, onnx.TensorProto):
+        return [proto]
+    if isinstance(proto, onnx.SparseTensorProto):
+        return [proto.values, proto.indices]
+    if isinstance(proto, onnx.FunctionProto):
+        return [tensor for node in proto.node for tensor in node_tensors(node)]
+    return list(node_tensors(proto))
+
+
+def _value(
+    name: str,
+    declared: Mapping[str, onnx.ValueInfoProto],
+    specs: Mapping[TensorName, TensorSpec],
+) -> onnx.ValueInfoProto:
+    found, spec = declared.get(name), specs.get(TensorName(name))
+    if found is not None and (found.HasField("type") or spec is None):
+        return found
+    if spec is None:
+        return onnx.ValueInfoProto(name=name)
+    return value_info_of(spec)
+
+
+def _inner_values(
+    nodes: Iterable[onnx.NodeProto], outputs: set[str], specs: Mapping[TensorName, TensorSpec]
+) -> Iterator[onnx.ValueInfoProto]:
+    names = (name for node in nodes for name in node.output if name not in outputs)
+    for name in names:
+        spec = specs.get(TensorName(name))
+        if spec is not None:
+            yield value_info_of(spec)

@@ -1,0 +1,107 @@
+"""Which names a node reads and defines once the bodies of If, Loop and Scan are counted in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx
+
+_ATTRIBUTE = onnx.AttributeProto
+
+
+def bodies(node: onnx.NodeProto) -> tuple[onnx.GraphProto, ...]:
+    """The graphs among the attributes of `node`."""
+    found = []
+    for attribute in node.attribute:
+        if attribute.type == _ATTRIBUTE.GRAPH:
+            found.append(attribute.g)
+        elif attribute.type == _ATTRIBUTE.GRAPHS:
+            found.extend(attribute.graphs)
+    return tuple(found)
+
+
+def defined_names(graph: onnx.GraphProto) -> Iterator[str]:
+    """Every name that `graph` itself defines: these hide equal names outside of it."""
+    yield from (value.name for value in graph.input)
+    yield from (tensor.name for tensor in graph.initializer)
+    yield from (tensor.values.name for tensor in graph.sparse_initializer)
+    for node in graph.node:
+        yield from filter(None, node.output)
+
+
+def free_names(graph: onnx.GraphProto) -> tuple[str, ...]:
+    """The names that a body takes from around it, each once, in order of first use."""
+    own = set(defined_names(graph))
+    used: dict[str, None] = {}
+    for node in graph.node:
+        used.update(dict.fromkeys(reads(node)))
+    used.update((value.name, None) for value in graph.output)
+    return tuple(name for name in used if name not in own)
+
+
+def reads(node: onnx.NodeProto) -> tuple[str, ...]:
+    """The names that `node` needs, each once: its inputs, then what its bodies capture."""
+    names = dict.fromkeys(filter(None, node.input))
+    for body in bodies(node):
+        names.update(dict.fromkeys(free_names(body)))
+    return tuple(names)
+
+
+def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """The nodes of `graph` and of all bodies inside of them."""
+    for node in graph.node:
+        yield node
+        for body in bodies(node):
+            yield from all_nodes(body)
+
+
+def node_tensors(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
+    """The tensors among the attributes of `node`, sparse ones and those of its bodies included."""
+    for attribute in node.attribute:
+        match attribute.type:
+            case _ATTRIBUTE.TENSOR:
+                yield attribute.t
+            case _ATTRIBUTE.TENSORS:
+                yield from attribute.tensors
+            case _ATTRIBUTE.SPARSE_TENSOR:
+                yield from _parts(attribute.sparse_tensor)
+            case _ATTRIBUTE.SPARSE_TENSORS:
+                for sparse in attribute.sparse_tensors:
+                    yield from _parts(sparse)
+            case _:
+                pass
+    for body in bodies(node):
+        yield from graph_tensors(body)
+
+
+def graph_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Every tensor stored in `graph`: initializers, sparse ones, attributes, bodies."""
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from _parts(sparse)
+    for node in graph.node:
+        yield from node_tensors(node)
+
+
+def model_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Every tensor stored in `model`, those in the bodies of its own functions included."""
+    yield from graph_tensors(model.graph)
+    for function in model.functions:
+        for node in function.node:
+            yield from node_tensors(node)
+
+
+def _parts(sparse: onnx.SparseTensorProto) -> Iterator[onnx.TensorProto]:
+    yield sparse.values
+    yield sparse.indices
+
+
+def node_label(index: int, node: onnx.NodeProto) -> str:
+    """How messages name a node: its index in the file, its name if it has one, its operator."""
+    name = f' "{node.name}"' if node.name else ""
+    return f"node {index}{name} ({node.op_type})"
+
+
+def plain_domain(domain: str) -> str:
+    """The domain under the one of its two names that schemas use: ai.onnx is the empty string."""
+    return "" if domain == "ai.onnx" else domain

@@ -1,0 +1,124 @@
+"""Types and shapes of inner values, by ONNX shape inference for the input shapes in use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx
+
+from edge_agent.errors import InputMismatch
+from edge_agent.model.folding import fold, small_constants
+from edge_agent.model.graph import ModelGraph
+from edge_agent.model.values import spec_of, spec_of_tensor, value_info_of
+from edge_agent.tensors import Array, Shape, TensorName, TensorSpec
+
+_MAX_ROUNDS = 8
+"""Inference and folding feed each other; real models settle after two or three rounds."""
+
+
+def infer_specs(
+    graph: ModelGraph, shapes: Mapping[TensorName, Shape]
+) -> dict[TensorName, TensorSpec]:
+    """What ONNX shape inference finds of every value of `graph`, constants included.
+
+    `shapes` fixes graph inputs; a symbolic size that they settle is settled everywhere. With no
+    shapes, symbolic sizes stay symbolic. Values of unknown type are left out: operators of
+    com.microsoft and what depends on them, sequences, maps, optionals.
+
+    Raises:
+        InputMismatch: a shape is given for no input, or against what the input declares.
+    """
+    inputs = _fixed_inputs(graph, shapes)
+    known = small_constants(graph)
+    for _ in range(_MAX_ROUNDS):
+        specs = _specs(graph, inputs, known)
+        if not fold(graph, specs, known):
+            break
+    return specs
+
+
+def _specs(
+    graph: ModelGraph, inputs: Sequence[onnx.ValueInfoProto], known: Mapping[str, Array]
+) -> dict[TensorName, TensorSpec]:
+    specs: dict[TensorName, TensorSpec] = {}
+    for tensor in graph.constants.values():
+        spec = spec_of_tensor(tensor)
+        if spec is not None:
+            specs[spec.name] = spec
+    # What the file declares may be wrong or for other shapes: it only fills gaps.
+    declared = (*graph.model.graph.value_info, *graph.model.graph.output)
+    for value in (*inputs, *declared, *_inferred(graph, inputs, known)):
+        spec = spec_of(value)
+        if spec is not None:
+            specs[spec.name] = spec
+    return specs
+
+
+def _fixed_inputs(
+    graph: ModelGraph, shapes: Mapping[TensorName, Shape]
+) -> list[onnx.ValueInfoProto]:
+    declared = {v.name: v for v in graph.model.graph.input if v.name in set(graph.inputs)}
+    sizes: dict[str, int] = {}
+    for name, shape in shapes.items():
+        spec = spec_of(declared[name]) if name in declared else None
+        if spec is None:
+            raise InputMismatch(
+                f'got a shape for "{name}", want one of the tensor inputs: {", ".join(declared)}'
+            )
+        dims = spec.dims if spec.dims is not None else (None,) * len(shape)
+        fits = len(dims) == len(shape) and all(
+            size == dim or (size >= 0 and not isinstance(dim, int))
+            for dim, size in zip(dims, shape, strict=True)
+        )
+        if not fits:
+            got = ",".join(map(str, shape))
+            raise InputMismatch(f'input "{name}": got shape [{got}], want {spec}')
+        for dim, size in zip(dims, shape, strict=True):
+            if isinstance(dim, str):
+                sizes.setdefault(dim, size)
+    return [_fixed(value, shapes, sizes) for value in declared.values()]
+
+
+def _fixed(
+    value: onnx.ValueInfoProto, shapes: Mapping[TensorName, Shape], sizes: Mapping[str, int]
+) -> onnx.ValueInfoProto:
+    spec = spec_of(value)
+    if spec is None:
+        return value
+    dims: tuple[int | str | None, ...] | None = shapes.get(spec.name)
+    if dims is None and spec.dims is not None:
+        dims = tuple(sizes.get(d, d) if isinstance(d, str) else d for d in spec.dims)
+    return value_info_of(
+        TensorSpec(name=spec.name, element_type=spec.element_type, dims=dims),
+    )
+
+
+def _inferred(
+    graph: ModelGraph, inputs: Sequence[onnx.ValueInfoProto], known: Mapping[str, Array]
+) -> tuple[onnx.ValueInfoProto, ...]:
+    lean = onnx.ModelProto(ir_version=max(graph.model.ir_version, 4))
+    lean.opset_import.extend(graph.model.opset_import)
+    lean.functions.extend(graph.model.functions)
+    lean.graph.name = "specs"
+    lean.graph.input.extend(inputs)
+    # Inference needs the values of shapes and axes; weights only need a type and a shape.
+    for name, tensor in graph.constants.items():
+        if name not in known and (spec := spec_of_tensor(tensor)) is not None:
+            lean.graph.input.append(value_info_of(spec))
+    lean.graph.initializer.extend(
+        onnx.numpy_helper.from_array(value, name) for name, value in known.items()
+    )
+    lean.graph.sparse_initializer.extend(graph.sparse_constants.values())
+    for node in (*graph.constant_nodes, *graph.nodes):
+        if known.keys().isdisjoint(node.output):
+            lean.graph.node.append(node)
+    lean.graph.output.extend(onnx.ValueInfoProto(name=name) for name in graph.outputs)
+    try:
+        found = onnx.shape_inference.infer_shapes(lean, data_prop=True).graph
+    except onnx.shape_inference.InferenceError:
+        return ()
+    folded = tuple(
+        onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims)
+        for t in lean.graph.initializer
+    )
+    return (*found.value_info, *found.output, *folded)

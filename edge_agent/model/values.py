@@ -1,0 +1,107 @@
+"""How ONNX protos declare values: element types, dimensions, and the bytes that they take."""
+
+from __future__ import annotations
+
+import math
+
+import onnx
+
+from edge_agent.tensors import ElementType, TensorName, TensorSpec, size_bytes
+
+_NAMES = {"FLOAT": "float32", "DOUBLE": "float64"}
+_KNOWN = {t.value for t in ElementType}
+_ELEMENT_TYPES: dict[int, ElementType] = {
+    number: ElementType(_NAMES.get(name, name.lower()))
+    for name, number in onnx.TensorProto.DataType.items()
+    if _NAMES.get(name, name.lower()) in _KNOWN
+}
+_DATA_TYPES = {element_type: number for number, element_type in _ELEMENT_TYPES.items()}
+
+
+def element_type_of(data_type: int) -> ElementType | None:
+    """The element type of a `TensorProto.DataType` number; None if we do not know it."""
+    return _ELEMENT_TYPES.get(data_type)
+
+
+def data_type_of(element_type: ElementType) -> int:
+    """The `TensorProto.DataType` number of an element type."""
+    return _DATA_TYPES[element_type]
+
+
+def spec_of(value: onnx.ValueInfoProto) -> TensorSpec | None:
+    """What `value` declares; None if it is no tensor or its element type is not known.
+
+    Exporters write -1 or an empty name for a size they do not know: both become None.
+    """
+    if value.type.WhichOneof("value") != "tensor_type":
+        return None
+    declared = value.type.tensor_type
+    element_type = element_type_of(declared.elem_type)
+    if element_type is None:
+        return None
+    dims = tuple(_dim_of(d) for d in declared.shape.dim) if declared.HasField("shape") else None
+    return TensorSpec(name=TensorName(value.name), element_type=element_type, dims=dims)
+
+
+def _dim_of(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
+    if dim.WhichOneof("value") == "dim_value":
+        return int(dim.dim_value) if dim.dim_value >= 0 else None
+    return str(dim.dim_param) or None
+
+
+def value_info_of(spec: TensorSpec) -> onnx.ValueInfoProto:
+    """The declaration of `spec` in ONNX."""
+    data_type = data_type_of(spec.element_type)
+    dims = None if spec.dims is None else list(spec.dims)
+    return onnx.helper.make_tensor_value_info(spec.name, data_type, dims)
+
+
+def spec_of_tensor(tensor: onnx.TensorProto) -> TensorSpec | None:
+    """Type and shape of a constant; None if its element type is not known."""
+    element_type = element_type_of(tensor.data_type)
+    if element_type is None:
+        return None
+    dims = tuple(int(d) for d in tensor.dims)
+    return TensorSpec(name=TensorName(tensor.name), element_type=element_type, dims=dims)
+
+
+def tensor_bytes(tensor: onnx.TensorProto) -> int:
+    """Bytes of a constant by its type and shape; 0 for strings and types that we do not know."""
+    element_type = element_type_of(tensor.data_type)
+    return 0 if element_type is None else size_bytes(element_type, tuple(tensor.dims))
+
+
+def spec_bytes(spec: TensorSpec | None) -> int | None:
+    """Bytes of a value; None where its type or a dimension is not known."""
+    if spec is None or spec.dims is None or spec.element_type is ElementType.STRING:
+        return None
+    shape = tuple(d for d in spec.dims if isinstance(d, int))
+    return size_bytes(spec.element_type, shape) if len(shape) == len(spec.dims) else None
+
+
+def stored_elements(tensor: onnx.TensorProto) -> tuple[int, int]:
+    """(entries found, entries wanted) in the typed field of a tensor without `raw_data`.
+
+    Which field holds which type, and how narrow types share an entry, is laid down in the
+    comments of onnx.proto (TensorProto).
+    """
+    count = math.prod(tensor.dims)
+    kind = element_type_of(tensor.data_type)
+    match kind:
+        case ElementType.FLOAT32:
+            return len(tensor.float_data), count
+        case ElementType.COMPLEX64:
+            return len(tensor.float_data), 2 * count
+        case ElementType.FLOAT64:
+            return len(tensor.double_data), count
+        case ElementType.COMPLEX128:
+            return len(tensor.double_data), 2 * count
+        case ElementType.INT64:
+            return len(tensor.int64_data), count
+        case ElementType.UINT32 | ElementType.UINT64:
+            return len(tensor.uint64_data), count
+        case ElementType.STRING:
+            return len(tensor.string_data), count
+        case _:
+            bits = kind.bits if kind is not None else 32
+            return len(tensor.int32_data), (count * bits + 7) // 8 if bits < 8 else count

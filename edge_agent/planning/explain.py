@@ -1,0 +1,304 @@
+"""Why a plan is what it is: each subgraph's runner-up, and the text of `plan --explain`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from textwrap import wrap
+
+from edge_agent.devices import DeviceState
+from edge_agent.planning.cost import assemble, node_range
+from edge_agent.planning.score import ProcessorRates, score
+from edge_agent.plans import (
+    CandidatePlan,
+    ChosenSubgraph,
+    ExecutionPlan,
+    ExplainedSubgraph,
+    Target,
+)
+from edge_agent.profiles import (
+    Configuration,
+    LatencyProfile,
+    RatioInterval,
+    Rejection,
+    SegmentTimes,
+)
+from edge_agent.subgraphs import ModelSummary, SegmentRange
+
+WIDTH = 110
+_LEAST_OPERATORS_WIDTH = 8
+
+
+def plain_candidate(
+    summary: ModelSummary, configuration: Configuration, plain_s: float
+) -> CandidatePlan:
+    """The plan that runs the whole model as plain ONNX Runtime does, in `plain_s` seconds."""
+    whole = SegmentRange(start=0, stop=len(summary.segments))
+    return CandidatePlan(
+        subgraphs=(
+            ChosenSubgraph(
+                segments=whole,
+                nodes=node_range(summary, whole),
+                configuration=configuration,
+                predicted_s=plain_s,
+            ),
+        ),
+        predicted_s=plain_s,
+        predicted_per_s=configuration.instances / plain_s if plain_s else float("inf"),
+    )
+
+
+def explain(
+    summary: ModelSummary,
+    profile: LatencyProfile,
+    plan: CandidatePlan,
+    *,
+    target: Target,
+    is_plain: bool,
+    reason: str,
+    state: DeviceState,
+    processor: ProcessorRates,
+    measured_s: float | None = None,
+    measured_parts_s: Sequence[float] = (),
+    plain_s: float | None = None,
+    plain_over_plan: RatioInterval | None = None,
+    control: RatioInterval | None = None,
+    rejections: Iterable[Rejection] = (),
+) -> ExecutionPlan:
+    """The execution plan that runs `plan`, with the reasons for all that it is and is not.
+
+    `measured_parts_s` holds the measured seconds of each subgraph, or nothing. `rejections` are
+    those of verification; those of the profile come before them, unless they name the same
+    candidate.
+
+    Raises:
+        ValueError: `measured_parts_s` has another length than the plan has subgraphs.
+    """
+    if measured_parts_s and len(measured_parts_s) != len(plan.subgraphs):
+        raise ValueError(
+            f"got {len(measured_parts_s)} measured subgraphs, want {len(plan.subgraphs)}"
+        )
+    return ExecutionPlan(
+        model=summary.model,
+        target=target,
+        shapes=summary.shapes,
+        subgraphs=tuple(
+            _explained(
+                summary,
+                profile,
+                plan,
+                index,
+                state=state,
+                processor=processor,
+                measured_s=measured_parts_s[index] if measured_parts_s else None,
+            )
+            for index in range(len(plan.subgraphs))
+        ),
+        is_plain=is_plain,
+        reason=reason,
+        predicted_s=plan.predicted_s,
+        measured_s=measured_s,
+        plain_s=plain_s,
+        plain_over_plan=plain_over_plan,
+        rejections=tuple({r.candidate: r for r in (*profile.rejections, *rejections)}.values()),
+        undivided_because=summary.undivided_because,
+        profiling_s=profile.profiling_s,
+        control=control,
+    )
+
+
+def runner_up(
+    summary: ModelSummary, profile: LatencyProfile, plan: CandidatePlan, index: int
+) -> tuple[Configuration, float] | None:
+    """The best other configuration for subgraph `index`, and how many seconds the plan would lose.
+
+    The other subgraphs stay as they are; one that equals a neighbour is priced as one with it.
+    None where nothing else was measured. The loss is negative where the plan was preferred on
+    measurement although its prediction is worse.
+    """
+    times = {t.configuration: t for t in profile.times}
+    own = plan.subgraphs[index].configuration
+    losses = sorted(
+        (_replaced_s(summary, times, plan, index, other) - plan.predicted_s, other)
+        for other in times
+        if other != own and other.instances == own.instances
+    )
+    return (losses[0][1], losses[0][0]) if losses else None
+
+
+def main_operators(summary: ModelSummary, segments: SegmentRange) -> tuple[tuple[str, int], ...]:
+    """(operator, how often) in a run of segments, most frequent first, ties by name."""
+    counts: dict[str, int] = {}
+    for segment in summary.segments[segments.start : segments.stop]:
+        for name, often in segment.operators:
+            counts[name] = counts.get(name, 0) + often
+    return tuple(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _explained(
+    summary: ModelSummary,
+    profile: LatencyProfile,
+    plan: CandidatePlan,
+    index: int,
+    *,
+    state: DeviceState,
+    processor: ProcessorRates,
+    measured_s: float | None,
+) -> ExplainedSubgraph:
+    subgraph = plan.subgraphs[index]
+    inside = summary.segments[subgraph.segments.start : subgraph.segments.stop]
+    demand = score(inside, state, processor)
+    second = runner_up(summary, profile, plan, index)
+    return ExplainedSubgraph(
+        subgraph=subgraph,
+        operators=main_operators(summary, subgraph.segments),
+        operations=demand.operations,
+        bytes_moved=demand.bytes_moved,
+        score=demand,
+        measured_s=measured_s,
+        runner_up=second[0] if second else None,
+        runner_up_loss_s=second[1] if second else None,
+    )
+
+
+def _replaced_s(
+    summary: ModelSummary,
+    times: Mapping[Configuration, SegmentTimes],
+    plan: CandidatePlan,
+    index: int,
+    other: Configuration,
+) -> float:
+    pieces = [
+        (s.segments, other if place == index else s.configuration)
+        for place, s in enumerate(plan.subgraphs)
+    ]
+    return assemble(summary, times, pieces).predicted_s
+
+
+def render(plan: ExecutionPlan) -> str:
+    """The text of `edge-agent plan MODEL --explain`; no line is longer than 110 columns."""
+    lines = [_headline(plan), *_wrapped(plan.reason, "  "), "", *_table(plan.subgraphs), ""]
+    lines += _totals(plan)
+    if plan.rejections:
+        lines += ["", "Not used:"]
+        for rejection in plan.rejections:
+            text = f"{rejection.candidate}: {rejection.reason}: {rejection.detail}"
+            lines += _wrapped(text, "  ")
+    if plan.undivided_because is not None:
+        lines += ["", *_wrapped(f"Not divided: {plan.undivided_because}", "")]
+    return "\n".join(lines) + "\n"
+
+
+def _headline(plan: ExecutionPlan) -> str:
+    what = "plain ONNX Runtime" if plan.is_plain else f"{len(plan.subgraphs)} subgraph"
+    if not plan.is_plain and len(plan.subgraphs) != 1:
+        what += "s"
+    head = f"Model {plan.model[:12]}: {what}, for {plan.target}"
+    shapes = ", ".join(f"{name}[{','.join(map(str, shape))}]" for name, shape in plan.shapes)
+    room = WIDTH - len(head) - 2
+    if shapes and room > 12:
+        head += ", " + _clipped(shapes, room)
+    return head
+
+
+_COLUMNS = (
+    *("segs", "nodes", "operators", "ops", "bytes", "score", "unit", "layout", "thr", "inst"),
+    *("pred ms", "meas ms", "runner-up", "loses ms"),
+)
+_LEFT = frozenset({"segs", "nodes", "operators", "unit", "layout", "runner-up"})
+_OPERATORS = _COLUMNS.index("operators")
+
+
+def _table(subgraphs: Sequence[ExplainedSubgraph]) -> list[str]:
+    rows = [list(_COLUMNS), *(_row(s) for s in subgraphs)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
+    others = sum(widths) - widths[_OPERATORS] + len(_COLUMNS) - 1
+    widths[_OPERATORS] = max(min(widths[_OPERATORS], WIDTH - others), _LEAST_OPERATORS_WIDTH)
+    return [_line(row, widths) for row in rows]
+
+
+def _line(row: Sequence[str], widths: Sequence[int]) -> str:
+    cells = [
+        text.ljust(width) if title in _LEFT else text.rjust(width)
+        for title, text, width in zip(
+            _COLUMNS,
+            (_clipped(t, w) for t, w in zip(row, widths, strict=True)),
+            widths,
+            strict=True,
+        )
+    ]
+    return " ".join(cells).rstrip()
+
+
+def _row(explained: ExplainedSubgraph) -> list[str]:
+    subgraph = explained.subgraph
+    configuration = subgraph.configuration
+    start, stop = subgraph.nodes
+    return [
+        str(subgraph.segments),
+        f"{start}-{stop - 1}" if stop - start > 1 else str(start),
+        " ".join(f"{name}×{often}" for name, often in explained.operators),
+        human(explained.operations),
+        human(explained.bytes_moved) + "B",
+        human(explained.score.score),
+        configuration.unit,
+        configuration.layout,
+        str(configuration.threads),
+        str(configuration.instances),
+        _ms(subgraph.predicted_s),
+        _ms(explained.measured_s),
+        str(explained.runner_up) if explained.runner_up else "-",
+        _ms(explained.runner_up_loss_s, signed=True),
+    ]
+
+
+def human(amount: float) -> str:
+    """`amount` with three digits and an SI prefix, as in `4.11G`."""
+    value = amount
+    for prefix in ("", "k", "M", "G", "T"):
+        if value < 999.5:
+            return f"{value:.3g}{prefix}"
+        value /= 1000.0
+    return f"{value:.3g}P"
+
+
+def _totals(plan: ExecutionPlan) -> list[str]:
+    lines = [f"Predicted {_ms(plan.predicted_s)} ms, measured {_ms(plan.measured_s)} ms"]
+    if plan.predicted_s and plan.measured_s:
+        lines[0] += f" ({plan.measured_s / plan.predicted_s - 1:+.1%} against the prediction)"
+    if plan.instances > 1:
+        lines[0] += f", {plan.instances} requests at once"
+    if plan.plain_s is not None:
+        lines.append(f"Plain ONNX Runtime {_ms(plan.plain_s)} ms")
+    if plan.plain_over_plan is not None:
+        unit = " per request with all instances busy" if plan.instances > 1 else ""
+        lines.append(f"Plain over plan{unit}: {interval_text(plan.plain_over_plan)}")
+    if plan.control is not None:
+        lines.append(f"Plain over itself, same run: {interval_text(plan.control)}")
+    lines.append(f"Profiled in {plan.profiling_s:.1f} s")
+    return lines
+
+
+def interval_text(interval: RatioInterval) -> str:
+    """An interval for people, as in `1.082 (95 % interval 1.071 to 1.094, 120 pairs)`."""
+    return (
+        f"{interval.median:.3f} (95 % interval {interval.low:.3f} to {interval.high:.3f}, "
+        f"{interval.pairs} pairs)"
+    )
+
+
+def _ms(duration_s: float | None, *, signed: bool = False) -> str:
+    if duration_s is None:
+        return "-"
+    duration_ms = duration_s * 1e3
+    digits = next((d for d, above in enumerate((1e4, 1e2, 1.0)) if abs(duration_ms) >= above), 3)
+    return f"{duration_ms:+.{digits}f}" if signed else f"{duration_ms:.{digits}f}"
+
+
+def _clipped(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    return wrap(
+        text, WIDTH, initial_indent=indent, subsequent_indent=indent + "  ", break_long_words=True
+    )

@@ -1,0 +1,183 @@
+"""Segment times out of measured windows: isolated segments do not add up, so times are fitted.
+
+Windows of one configuration are explained as `overhead + sum of segments + border bytes`, with
+every unknown at least 0, by non-negative least squares (Lawson and Hanson, Solving Least Squares
+Problems, 1974, chapter 23) on relative errors. Prior knowledge enters as rows of its own, each
+scaled by how sure it is, which makes the result a maximum a posteriori estimate. Windows far off
+the rest count less (Huber's weights, Robust Statistics, 1981, by iterative reweighting). The
+whole model is met exactly: it weighs most in the fit, and the rest is scaled away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from edge_agent.planning.cost import border_bytes
+from edge_agent.profiles import Configuration, SegmentTimes, Window
+from edge_agent.subgraphs import ModelSummary, SegmentRange
+
+_Vector = npt.NDArray[np.float64]
+
+# Standard deviations, as fractions: of a window beside its timing's own interval (fusion and cache
+# state differ at its borders), of a segment's prior, and of overhead and borders in the whole.
+_WINDOW_SPREAD = 0.02
+_PRIOR_SPREAD = 1.0
+_EXTRA_SPREAD = 0.05
+_WHOLE_WEIGHT = 1e3
+_HUBER_LIMIT = 1.5
+_REWEIGHTINGS = 4
+
+
+def fit_segments(
+    summary: ModelSummary,
+    windows: Sequence[Window],
+    prior: Sequence[float],
+    configuration: Configuration,
+) -> SegmentTimes:
+    """Times of all segments in `configuration`, from its measured windows.
+
+    `prior` holds the relative cost of each segment, in any unit. The predicted time of the whole
+    model equals its measured window. Windows whose border bytes are not known are left out.
+
+    Raises:
+        ValueError: the window of the whole model is missing, or `prior` has another length than
+            the model has segments, or holds something negative.
+    """
+    count = len(summary.segments)
+    if len(prior) != count or min(prior) < 0:
+        raise ValueError(f"prior: got {list(prior)}, want {count} numbers of at least 0")
+    whole = SegmentRange(start=0, stop=count)
+    own = [w for w in windows if w.configuration == configuration]
+    whole_s = next((w.timing.median_s for w in own if w.segments == whole), None)
+    if whole_s is None:
+        raise ValueError(f"{configuration}: the whole model was not measured, it is needed to fit")
+    parts = [
+        (window, crossing)
+        for window in own
+        if window.segments != whole and (crossing := _crossing(summary, window)) is not None
+    ]
+    expected = _expected(prior, whole_s)
+    largest = max((crossing for _, crossing in parts), default=0)
+    scale = np.concatenate(
+        [
+            expected * _PRIOR_SPREAD,
+            [whole_s * _EXTRA_SPREAD, whole_s * _EXTRA_SPREAD / max(largest, 1)],
+        ]
+    )
+    matrix, measured = _rows(parts, count)
+    spread = np.array([_spread(w) * w.timing.median_s for w, _ in parts])
+    solution = _robust(matrix, measured, spread, scale, expected, whole_s)
+    if not largest:
+        solution[-1] = 0.0
+    solution[:-1] *= whole_s / solution[:-1].sum()
+    errors = np.abs(matrix @ solution - measured) / measured
+    return SegmentTimes(
+        configuration=configuration,
+        segment_s=tuple(solution[:count].tolist()),
+        overhead_s=float(solution[count]),
+        border_s_per_byte=float(solution[count + 1]),
+        error_fraction=float(np.median(errors)) if len(errors) else 0.0,
+    )
+
+
+def non_negative_least_squares(matrix: _Vector, target: _Vector) -> _Vector:
+    """The x >= 0 that makes |matrix x - target| least.
+
+    Lawson and Hanson's active-set method on the normal equations (Bro and de Jong, J. Chemometrics
+    11, 1997), begun with every unknown free, because few of ours end at 0. `matrix` must have full
+    column rank and columns of similar size, as the rows of prior knowledge guarantee.
+    """
+    gram = matrix.T @ matrix
+    projected = matrix.T @ target
+    free = np.ones(len(projected), dtype=np.bool_)
+    solution = _solved(gram, projected, free)
+    while (solution < 0.0).any():
+        free &= solution > 0.0
+        solution = _solved(gram, projected, free)
+    tolerance = 1e-9 * max(float(np.abs(projected).max(initial=0.0)), 1e-300)
+    while True:
+        gradient = np.where(free, 0.0, projected - gram @ solution)
+        entering = int(gradient.argmax())
+        if gradient[entering] <= tolerance:
+            return solution
+        free[entering] = True
+        solution = _descended(gram, projected, free, solution)
+
+
+def _descended(
+    gram: _Vector, projected: _Vector, free: npt.NDArray[np.bool_], start: _Vector
+) -> _Vector:
+    """From `start`, go towards the best point with `free` unknowns, fixing those that reach 0."""
+    here = start
+    while True:
+        best = _solved(gram, projected, free)
+        blocking = free & (best <= 0.0)
+        if not blocking.any():
+            return best
+        step = float((here[blocking] / (here[blocking] - best[blocking])).min(initial=1.0))
+        here = here + step * (best - here)
+        free &= here > 1e-15 * here.max(initial=0.0)
+        here = np.where(free, here, 0.0)
+
+
+def _solved(gram: _Vector, projected: _Vector, free: npt.NDArray[np.bool_]) -> _Vector:
+    solution = np.zeros(len(projected))
+    if free.any():
+        solution[free] = np.linalg.solve(gram[np.ix_(free, free)], projected[free])
+    return solution
+
+
+def _expected(prior: Sequence[float], whole_s: float) -> _Vector:
+    cost: _Vector = np.asarray(prior, dtype=np.float64)
+    # A segment without counted work still dispatches its nodes, and a 0 could never be corrected.
+    cost = cost + (cost.mean() / 100.0 if cost.any() else 1.0)
+    scaled: _Vector = cost * whole_s / cost.sum()
+    return scaled
+
+
+def _crossing(summary: ModelSummary, window: Window) -> int | None:
+    entering = border_bytes(summary, window.segments.start)
+    leaving = border_bytes(summary, window.segments.stop)
+    return None if entering is None or leaving is None else entering + leaving
+
+
+def _rows(parts: Sequence[tuple[Window, int]], count: int) -> tuple[_Vector, _Vector]:
+    matrix = np.zeros((len(parts), count + 2))
+    for row, (window, crossing) in zip(matrix, parts, strict=True):
+        row[window.segments.start : window.segments.stop] = 1.0
+        row[count] = 1.0
+        row[count + 1] = crossing
+    return matrix, np.array([w.timing.median_s for w, _ in parts], dtype=np.float64)
+
+
+def _spread(window: Window) -> float:
+    timing = window.timing
+    return _WINDOW_SPREAD + (timing.high_s - timing.low_s) / 4.0 / timing.median_s
+
+
+def _robust(
+    matrix: _Vector,
+    measured: _Vector,
+    spread: _Vector,
+    scale: _Vector,
+    expected: _Vector,
+    whole_s: float,
+) -> _Vector:
+    count = len(expected)
+    whole_row = np.concatenate([np.ones(count + 1), [0.0]]) * scale / whole_s * _WHOLE_WEIGHT
+    believed = np.concatenate([expected / scale[:count], np.zeros(2)])
+    weight = np.ones(len(measured))
+    solution: _Vector = scale * believed
+    for _ in range(_REWEIGHTINGS):
+        rows = matrix * scale * (weight / spread)[:, None]
+        target = measured * weight / spread
+        stacked = np.vstack([rows, whole_row, np.eye(count + 2)])
+        wanted = np.concatenate([target, [_WHOLE_WEIGHT], believed])
+        solution = scale * non_negative_least_squares(stacked, wanted)
+        off = np.abs(matrix @ solution - measured) / spread
+        # The square root, because the rows are squared: this is Huber's weight on the square.
+        weight = np.sqrt(np.minimum(1.0, _HUBER_LIMIT / np.maximum(off, 1e-12)))
+    return solution

@@ -1,0 +1,80 @@
+"""Made-up inputs that most models accept, for profiling, comparing and trying out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from edge_agent.errors import InputMismatch
+from edge_agent.tensors import Array, Arrays, ElementType, Shape, TensorName, TensorSpec
+
+_WIDE = {ElementType.INT8, ElementType.UINT8}
+"""Quantised values and pixels use their whole range."""
+
+
+def sample_shape(spec: TensorSpec, shapes: Mapping[TensorName, Shape], open_size: int) -> Shape:
+    """A concrete shape: as given, else the declared one with open dimensions set.
+
+    The first open dimension, when it is the first of all, is the batch and becomes 1; the
+    others become `open_size`.
+
+    Raises:
+        InputMismatch: the given shape does not fit the declared one, or the rank is not known.
+    """
+    given = shapes.get(spec.name)
+    if given is not None:
+        fits = spec.dims is None or (
+            len(given) == len(spec.dims)
+            and all(not isinstance(d, int) or d == g for d, g in zip(spec.dims, given, strict=True))
+        )
+        if not fits:
+            got = ",".join(map(str, given))
+            raise InputMismatch(f'shape of input "{spec.name}": got [{got}], want {spec}')
+        return given
+    if spec.dims is None:
+        raise InputMismatch(
+            f'input "{spec.name}" has no declared rank: give its shape, e.g. '
+            f"--shape {spec.name}=1x16"
+        )
+    return tuple(
+        d if isinstance(d, int) else (1 if axis == 0 else open_size)
+        for axis, d in enumerate(spec.dims)
+    )
+
+
+def random_array(element_type: ElementType, shape: Shape, rng: np.random.Generator) -> Array:
+    """Random values: normal floats, full-range 8-bit integers, 0 or 1 for wider integers (they
+    are mostly indices, lengths and masks, and small ones are the safest), random booleans.
+
+    Raises:
+        InputMismatch: the type has no numpy dtype.
+    """
+    dtype = element_type.numpy_dtype
+    if dtype is None:
+        raise InputMismatch(f"no random values are known for {element_type}")
+    if dtype.kind in "fc":
+        return rng.standard_normal(shape).astype(dtype)
+    if element_type is ElementType.BOOL:
+        return rng.integers(0, 2, shape).astype(bool)
+    if element_type in _WIDE:
+        bounds = np.iinfo(dtype.name)
+        return rng.integers(bounds.min, bounds.max, shape, endpoint=True).astype(dtype)
+    return rng.integers(0, 2, shape).astype(dtype)
+
+
+def random_arrays(
+    specs: Sequence[TensorSpec],
+    shapes: Mapping[TensorName, Shape],
+    rng: np.random.Generator,
+    open_size: int = 1,
+) -> Arrays:
+    """One random array per input.
+
+    Raises:
+        InputMismatch: a shape does not fit, or a type has no numpy dtype.
+    """
+    return {
+        spec.name: random_array(spec.element_type, sample_shape(spec, shapes, open_size), rng)
+        for spec in specs
+    }

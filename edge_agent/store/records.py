@@ -1,0 +1,118 @@
+"""Plans and latency profiles as bytes on disk: where they lie and when they may be dropped."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Set
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from edge_agent.store.folder import (
+    entries,
+    make_folder,
+    remove_file,
+    remove_tree,
+    sweep_staging,
+    sweep_temporaries,
+)
+from edge_agent.store.registry import check_name
+from edge_agent.store.sealed import read_or_set_aside, write_sealed
+from edge_agent.subgraphs import ModelId
+from edge_agent.tensors import Shape, TensorName
+
+
+class PlanStore:
+    """The last plan of each loaded model, under `root`/plans."""
+
+    def __init__(self, root: Path) -> None:
+        self._folder = root / "plans"
+        make_folder(self._folder)
+
+    def sweep(self) -> tuple[Path, ...]:
+        """Remove what dead processes left half-written; returns what was removed.
+
+        Raises: StorageError.
+        """
+        return sweep_temporaries(self._folder)
+
+    def save_plan(self, name: str, content: bytes) -> None:
+        """Keep `content` as the plan of the model loaded as `name`, in place of the one before.
+
+        Raises: UsageError if the name is not allowed; StorageError.
+        """
+        write_sealed(self._path(name), content)
+
+    def load_plan(self, name: str) -> bytes | None:
+        """The plan that was saved last; None if there is none, or if it was damaged.
+
+        A damaged one is set aside and a warning logged. Raises: StorageError.
+        """
+        return read_or_set_aside(self._path(name), "the model will be planned again")
+
+    def remove_plan(self, name: str) -> None:
+        """Remove the plan of `name`, if there is one. Raises: StorageError."""
+        remove_file(self._path(name))
+
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{check_name(name)}.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileKey:
+    """What a latency profile is valid for."""
+
+    model: ModelId
+    shapes: tuple[tuple[TensorName, Shape], ...]
+    """In any order: they are compared by input."""
+    device_key: str
+    """Processor, ONNX Runtime build and version."""
+
+
+class ProfileStore:
+    """Latency profiles under `root`/profiles; several processes may use it at once."""
+
+    def __init__(self, root: Path) -> None:
+        self._folder = root / "profiles"
+        self._staging = root / "staging"
+        make_folder(self._folder)
+        make_folder(self._staging)
+
+    def sweep(self) -> tuple[Path, ...]:
+        """Remove what dead processes left half-done; returns what was removed.
+
+        Raises: StorageError.
+        """
+        written = [p for folder in self._folders() for p in sweep_temporaries(folder)]
+        return (*written, *sweep_staging(self._staging))
+
+    def put(self, key: ProfileKey, content: bytes) -> None:
+        """Keep `content` under `key`, in place of what was there. Raises: StorageError."""
+        path = self._path(key)
+        make_folder(path.parent)
+        write_sealed(path, content)
+
+    def get(self, key: ProfileKey) -> bytes | None:
+        """What was put under `key`; None if there is nothing, or if it was damaged.
+
+        A damaged one is set aside and a warning logged. Raises: StorageError.
+        """
+        return read_or_set_aside(self._path(key), "the model will be measured again")
+
+    def collect(self, keep: Set[ModelId]) -> tuple[ModelId, ...]:
+        """Remove the profiles of all models that are not in `keep`; returns their ids.
+
+        Raises: StorageError.
+        """
+        unwanted = [folder for folder in self._folders() if folder.name not in keep]
+        for folder in unwanted:
+            remove_tree(folder, self._staging)
+        return tuple(ModelId(folder.name) for folder in unwanted)
+
+    def _folders(self) -> list[Path]:
+        return [p for p in entries(self._folder) if p.is_dir()]
+
+    def _path(self, key: ProfileKey) -> Path:
+        described = msgspec.json.encode((sorted(key.shapes), key.device_key))
+        return self._folder / key.model / f"{hashlib.sha256(described).hexdigest()}.json"

@@ -1,0 +1,174 @@
+"""Frames over AF_UNIX stream sockets: connect, listen, send and receive.
+
+Addresses longer than the kernel takes (107 bytes) are refused with the length named.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+from edge_agent import clock
+from edge_agent.errors import AgentUnavailable, DeadlineExceeded, ProtocolError, UsageError
+from edge_agent.wire.frames import Buffer, FrameReader, frame_parts
+
+ADDRESS_LIMIT_BYTES = 107
+BUFFER_BYTES = 1 << 20
+"""Kernel buffer of each direction, so that an image passes in one piece (the kernel may cap it)."""
+
+_MAX_PARTS = 512
+"""Buffers for one sendmsg call; the kernel takes at most 1024."""
+_CREDENTIALS = struct.Struct("3i")
+
+
+class ConnectionLost(Exception):
+    """The other side closed the connection, or it broke."""
+
+
+def check_address(path: Path) -> None:
+    """Refuse a socket path that the kernel would refuse.
+
+    Raises:
+        UsageError: the path is too long.
+    """
+    length = len(os.fsencode(path))
+    if length > ADDRESS_LIMIT_BYTES:
+        raise UsageError(
+            f"socket path {path} has {length} bytes, want at most {ADDRESS_LIMIT_BYTES}: "
+            "choose a shorter one with --socket"
+        )
+
+
+def listen(path: Path) -> socket.socket:
+    """A listening socket at `path` with mode 0600; a stale file of a dead agent is replaced.
+
+    The caller holds the lock that says no other agent lives.
+    """
+    check_address(path)
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    previous = os.umask(0o177)
+    try:
+        listener.bind(os.fspath(path))
+    finally:
+        os.umask(previous)
+    listener.listen(512)
+    listener.setblocking(False)
+    return listener
+
+
+def widen(stream: socket.socket) -> None:
+    """Ask for large kernel buffers, so that large tensors need few system calls."""
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
+
+
+def peer_user(stream: socket.socket) -> int:
+    """User id of the process at the other end."""
+    raw = stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(raw)[1])
+
+
+def connect(path: Path) -> socket.socket:
+    """A blocking connection to the agent.
+
+    Raises:
+        AgentUnavailable: nothing listens there.
+    """
+    check_address(path)
+    stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        stream.connect(os.fspath(path))
+    except OSError as error:
+        stream.close()
+        raise AgentUnavailable(
+            f"no agent answers at {path} ({error.strerror}): start one with `edge-agent serve`, "
+            "or name its socket with --socket or EDGE_AGENT_SOCKET"
+        ) from error
+    widen(stream)
+    return stream
+
+
+def _arm(stream: socket.socket, deadline_s: float | None) -> None:
+    if deadline_s is None:
+        stream.settimeout(None)
+        return
+    left_s = deadline_s - clock.monotonic_s()
+    if left_s <= 0:
+        raise DeadlineExceeded("the deadline passed while waiting for the answer")
+    stream.settimeout(left_s)
+
+
+def send_some(stream: socket.socket, parts: list[Buffer]) -> int:
+    """Send as much of `parts` as one call takes and remove it from the list; bytes sent."""
+    sent = stream.sendmsg(parts[:_MAX_PARTS])
+    left = sent
+    done = 0
+    for part in parts:
+        size = len(part) if not isinstance(part, memoryview) else part.nbytes
+        if left < size:
+            break
+        left -= size
+        done += 1
+    del parts[:done]
+    if left:
+        parts[0] = memoryview(parts[0])[left:]
+    return sent
+
+
+def send_frame(
+    stream: socket.socket,
+    message: bytes,
+    tensors: Sequence[memoryview] = (),
+    deadline_s: float | None = None,
+) -> None:
+    """Send one frame on a blocking connection; `deadline_s` is a time of `clock.monotonic_s`.
+
+    Raises:
+        ConnectionLost: the other side is gone.
+        DeadlineExceeded: it was not sent in time.
+    """
+    parts = frame_parts(message, tensors)
+    try:
+        while parts:
+            _arm(stream, deadline_s)
+            send_some(stream, parts)
+    except TimeoutError as error:
+        raise DeadlineExceeded("the deadline passed while the request was sent") from error
+    except OSError as error:
+        raise ConnectionLost(str(error)) from error
+
+
+def receive_frame(
+    stream: socket.socket, deadline_s: float | None = None, limit_bytes: int | None = None
+) -> tuple[bytes, memoryview]:
+    """Receive one frame on a blocking connection: its message and its payload.
+
+    Raises:
+        ConnectionLost: the other side is gone.
+        DeadlineExceeded: it did not arrive in time.
+        ProtocolError: it is no frame, or its payload is over `limit_bytes`.
+    """
+    reader = FrameReader()
+    try:
+        while not reader.is_complete:
+            if reader.message is not None and reader.payload is None:
+                if limit_bytes is not None and reader.payload_bytes > limit_bytes:
+                    raise ProtocolError(
+                        f"payload of {reader.payload_bytes} bytes, want at most {limit_bytes}"
+                    )
+                reader.accept(memoryview(bytearray(reader.payload_bytes)))
+            _arm(stream, deadline_s)
+            count = stream.recv_into(reader.wanted())
+            if count == 0:
+                raise ConnectionLost("the other side closed the connection")
+            reader.filled(count)
+    except TimeoutError as error:
+        raise DeadlineExceeded("the deadline passed while waiting for the answer") from error
+    except OSError as error:
+        raise ConnectionLost(str(error)) from error
+    assert reader.message is not None
+    return reader.message, reader.payload if reader.payload is not None else memoryview(b"")

@@ -1,0 +1,371 @@
+"""Every message: between client and agent, agent and worker, agent and builder.
+
+Decoding is strict: unknown kinds, unknown fields and values outside the bounds are errors.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from edge_agent.devices import Device
+from edge_agent.errors import ProtocolError
+from edge_agent.plans import Epoch, ExecutionPlan, Target
+from edge_agent.subgraphs import ModelId
+from edge_agent.tensors import ElementType, Shape, TensorName, TensorSpec, size_bytes
+
+Name = Annotated[str, Meta(max_length=4096)]
+Text = Annotated[str, Meta(max_length=65536)]
+RequestId = Annotated[str, Meta(min_length=1, max_length=64)]
+Dimension = Annotated[int, Meta(ge=0, le=2**48)]
+Dimensions = Annotated[tuple[Dimension, ...], Meta(max_length=64)]
+MAX_TENSORS = 4096
+
+
+class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
+    """Base of all messages; the tag `kind` is the name of the class."""
+
+
+class TensorHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Name, type and shape of a tensor whose bytes follow in the payload."""
+
+    name: Name
+    element_type: ElementType
+    shape: Dimensions
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the packed tensor."""
+        return size_bytes(self.element_type, self.shape)
+
+
+TensorHeads = Annotated[tuple[TensorHead, ...], Meta(max_length=MAX_TENSORS)]
+Names = Annotated[tuple[Name, ...], Meta(max_length=MAX_TENSORS)]
+Shapes = tuple[tuple[TensorName, Shape], ...]
+
+
+# Client → agent
+
+
+class Infer(Message, frozen=True, tag="infer"):
+    """Run a model; the input tensors follow in the payload."""
+
+    request: RequestId
+    model: Name
+    tensors: TensorHeads
+    outputs: Names | None
+    deadline_s: float | None
+    """Seconds from now until the answer is no longer wanted; None: however long it takes."""
+
+
+class Load(Message, frozen=True, tag="load"):
+    """Put the model at an absolute path into the store and serve it."""
+
+    path: Name
+    name: Name | None
+    target: Target
+    threads: Annotated[int, Meta(ge=1, le=4096)] | None
+    shapes: Shapes
+
+
+class Unload(Message, frozen=True, tag="unload"):
+    """Stop serving a model and remove it from the store."""
+
+    model: Name
+
+
+class Replan(Message, frozen=True, tag="replan"):
+    """Profile and plan a model again."""
+
+    model: Name
+
+
+class AskPlan(Message, frozen=True, tag="plan"):
+    """What is the plan of this model?"""
+
+    model: Name
+
+
+class AskModels(Message, frozen=True, tag="models"):
+    """Which models are loaded?"""
+
+
+class AskStatus(Message, frozen=True, tag="status"):
+    """How is the agent?"""
+
+
+class AskDevices(Message, frozen=True, tag="devices"):
+    """Which compute units are there?"""
+
+
+ClientMessage = Infer | Load | Unload | Replan | AskPlan | AskModels | AskStatus | AskDevices
+
+
+# Agent → client
+
+
+class Result(Message, frozen=True, tag="result"):
+    """The outputs of a run; their bytes follow in the payload."""
+
+    request: RequestId
+    tensors: TensorHeads
+
+
+class Failure(Message, frozen=True, tag="failure"):
+    """The request failed; `code` is that of an error class."""
+
+    request: RequestId | None
+    code: Name
+    message: Text
+
+
+class ModelState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One loaded model, as `models` and `status` show it."""
+
+    name: str
+    model: ModelId
+    target: Target
+    threads: int | None
+    state: str
+    """starting, serving, restarting or quarantined"""
+    planning: str
+    """waiting, working, done or failed"""
+    progress_fraction: float
+    progress: str
+    """What the builder does now, or why planning failed."""
+    plan: str
+    """The plan that serves, in a few words."""
+    is_plain: bool
+    epoch: int
+    instances: int
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    shapes: Shapes
+    """Input shapes that the plan was made for; () if there is none yet."""
+    in_flight: int
+    answered: int
+    failed: int
+    restarts: int
+    worker_pid: int | None
+    memory_bytes: int | None
+    source: str
+
+
+class Models(Message, frozen=True, tag="models-reply"):
+    """All loaded models, by name."""
+
+    models: tuple[ModelState, ...]
+
+
+class Status(Message, frozen=True, tag="status-reply"):
+    """The agent's state and counters."""
+
+    version: str
+    pid: int
+    uptime_s: float
+    incarnation: int
+    socket: str
+    state_folder: str
+    models: tuple[ModelState, ...]
+    in_flight: int
+    in_flight_bytes: int
+    connections: int
+    counters: dict[str, int]
+    memory_bytes: int
+
+
+class Devices(Message, frozen=True, tag="devices-reply"):
+    """The device with its compute units."""
+
+    device: Device
+
+
+class Plan(Message, frozen=True, tag="plan-reply"):
+    """The plan that a model has."""
+
+    plan: ExecutionPlan
+
+
+class Done(Message, frozen=True, tag="done"):
+    """It was done."""
+
+    detail: Text
+
+
+AgentMessage = Result | Failure | Models | Status | Devices | Plan | Done
+
+
+# Agent ↔ worker
+
+
+class SubgraphFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a worker opens as one session."""
+
+    path: str
+    level: str
+    """Optimisation level at which the file is opened; `none` for a compiled file."""
+    threads: int | None
+    """None: whatever ONNX Runtime takes by default."""
+    is_plain: bool
+    """Whether the session gets ONNX Runtime's default options, as a user's own would."""
+    compiled_for: str | None = None
+    """Processor and ONNX Runtime for which the file was compiled; None: it is no compiled file."""
+
+
+class Deployment(Message, frozen=True, tag="deployment", kw_only=True):
+    """All a worker needs to serve one epoch of one model."""
+
+    epoch: Epoch
+    subgraphs: Annotated[tuple[SubgraphFile, ...], Meta(min_length=1)]
+    instances: Annotated[int, Meta(ge=1, le=1024)]
+    pinned_cores: tuple[int, ...]
+    inputs: tuple[TensorSpec, ...] | None
+    """None: the worker reads them from the model and reports them."""
+    outputs: tuple[TensorSpec, ...] | None
+    requests_address: str
+    answers_address: str
+    warm_shapes: Shapes
+    """Run once on zeros of these input shapes before reporting ready; () to skip it."""
+
+
+class Ready(Message, frozen=True, tag="ready"):
+    """The worker can take requests."""
+
+    epoch: Epoch
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    opened_s: float
+
+
+class Run(Message, frozen=True, tag="run"):
+    """Run once; one frame per input tensor follows."""
+
+    epoch: Epoch
+    sequence: int
+    tensors: TensorHeads
+    outputs: Names
+
+
+class Ran(Message, frozen=True, tag="ran"):
+    """The outputs of a run; one frame per tensor follows."""
+
+    epoch: Epoch
+    sequence: int
+    tensors: TensorHeads
+    run_s: float
+
+
+class RunError(Message, frozen=True, tag="run-error"):
+    """A run failed, or (sequence −1) the worker could not open the model."""
+
+    epoch: Epoch
+    sequence: int
+    code: Name
+    message: Text
+
+
+WorkerMessage = Ready | Ran | RunError
+
+
+# Agent ↔ builder
+
+
+class Admit(Message, frozen=True, tag="admit"):
+    """Copy the model at this path into the store, checked."""
+
+    path: Name
+
+
+class Admitted(Message, frozen=True, tag="admitted"):
+    """The model is in the store."""
+
+    model: ModelId
+    path: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    undivided_because: str | None
+    is_new: bool
+
+
+class Build(Message, frozen=True, tag="build", kw_only=True):
+    """Divide, compile, profile, plan and verify a model of the store."""
+
+    model: ModelId
+    target: Target
+    threads: int | None
+    shapes: Shapes
+    is_fresh: bool
+    """Whether to measure again although a profile is on disk."""
+
+
+class Progress(Message, frozen=True, tag="progress"):
+    """How far the builder is."""
+
+    fraction: float
+    what: Text
+
+
+class AskGrant(Message, frozen=True, tag="ask-grant"):
+    """May the builder use the device for a slice?"""
+
+
+class Grant(Message, frozen=True, tag="grant"):
+    """It may, now."""
+
+
+class Built(Message, frozen=True, tag="built", kw_only=True):
+    """The plan and what a worker opens for it."""
+
+    plan: ExecutionPlan
+    subgraphs: tuple[SubgraphFile, ...]
+    instances: int
+    pinned_cores: tuple[int, ...]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+class AskDevice(Message, frozen=True, tag="ask-device"):
+    """Probe the compute units of this device."""
+
+
+class Probed(Message, frozen=True, tag="probed"):
+    """The device with the units that passed the probe."""
+
+    device: Device
+
+
+BuilderRequest = Admit | Build | Grant | AskDevice
+BuilderMessage = Admitted | Built | Progress | AskGrant | Probed | Failure
+
+T = TypeVar("T")
+
+
+class Codec:
+    """Encodes any message and decodes the messages of one direction."""
+
+    def __init__(self) -> None:
+        self._encoder = msgspec.msgpack.Encoder()
+        self.from_client = msgspec.msgpack.Decoder(ClientMessage)
+        self.from_agent = msgspec.msgpack.Decoder(AgentMessage)
+        self.to_worker = msgspec.msgpack.Decoder(Deployment | Run)
+        self.from_worker = msgspec.msgpack.Decoder(WorkerMessage)
+        self.to_builder = msgspec.msgpack.Decoder(BuilderRequest)
+        self.from_builder = msgspec.msgpack.Decoder(BuilderMessage)
+
+    def encode(self, message: Message) -> bytes:
+        """The message as MessagePack."""
+        return self._encoder.encode(message)
+
+
+def decode(decoder: msgspec.msgpack.Decoder[T], message: bytes | bytearray | memoryview) -> T:
+    """The message, checked against the types of its direction.
+
+    Raises:
+        ProtocolError: it is not such a message.
+    """
+    try:
+        return decoder.decode(message)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"message not understood: {error}") from error

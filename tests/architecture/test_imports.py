@@ -1,0 +1,83 @@
+"""The import contracts hold, statically and in running processes."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+MODULES = sorted((ROOT / "edge_agent").rglob("*.py"))
+TOUCHES_THE_ENVIRONMENT = ("config.py", "client.py", "cli/", "engine/", "agent/processes.py")
+"""config.py is given the environment by what a user starts, children get a cleaned copy, and
+changes that must come before onnxruntime is imported are in engine/."""
+
+
+def test_every_import_contract_of_pyproject_holds() -> None:
+    lint = Path(sys.executable).with_name("lint-imports")
+    run = subprocess.run(
+        [lint, "--no-cache", "--no-logo"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import edge_agent; edge_agent.Client",
+        "import edge_agent.cli.main",
+        "import edge_agent.agent.daemon",
+        "import edge_agent.planning.partition",
+    ],
+)
+def test_the_light_parts_load_neither_onnx_nor_the_runtime(statement: str) -> None:
+    ask = f"{statement}; import sys; print(*sorted({{'onnx', 'onnxruntime'}} & set(sys.modules)))"
+    run = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout.strip()) == (0, ""), run.stderr
+
+
+def test_importing_every_module_starts_no_thread_and_prints_nothing() -> None:
+    names = [".".join(m.relative_to(ROOT).with_suffix("").parts) for m in MODULES]
+    names = [n.removesuffix(".__init__") for n in names if not n.endswith("__main__")]
+    ask = (
+        "import importlib, sys, threading\n"
+        "for name in sys.argv[1:]: importlib.import_module(name)\n"
+        "assert threading.active_count() == 1, threading.enumerate()\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", ask, *names],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+
+
+def test_only_the_engine_imports_by_name() -> None:
+    found = {
+        f"{_relative(module)}:{node.lineno}"
+        for module in MODULES
+        if not _relative(module).startswith("engine/")
+        for node in ast.walk(ast.parse(module.read_text()))
+        if (isinstance(node, ast.Attribute) and node.attr == "import_module")
+        or (isinstance(node, ast.Name) and node.id == "__import__")
+    }
+    assert found == set()
+
+
+def _relative(module: Path) -> str:
+    return str(module.relative_to(ROOT / "edge_agent"))
+
+
+def test_only_a_few_places_touch_the_environment() -> None:
+    found = {
+        f"{_relative(module)}:{node.lineno}"
+        for module in MODULES
+        if not _relative(module).startswith(TOUCHES_THE_ENVIRONMENT)
+        for node in ast.walk(ast.parse(module.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv", "putenv")
+    }
+    assert found == set()

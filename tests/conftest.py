@@ -1,0 +1,77 @@
+"""What every test gets: nothing may be left running or open, and the fetched models."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from edge_agent import clock
+from models.fetch import cached, default_cache
+
+SETTLE_S = 2.0
+"""What a test ended may need a moment to be gone."""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_behind() -> Iterator[None]:
+    """Fail a test that leaves a thread, a child process, a socket or an open file."""
+    before = _running()
+    yield
+    until_s = clock.monotonic_s() + SETTLE_S
+    while left := _running() - before:
+        if clock.monotonic_s() > until_s:
+            pytest.fail(f"left behind: {', '.join(sorted(left))}")
+        gc.collect()
+        clock.sleep_s(0.01)
+
+
+def _running() -> set[str]:
+    return _threads() | _children() | _open_files()
+
+
+def _threads() -> set[str]:
+    return {f"thread {t.name} ({t.ident})" for t in threading.enumerate()}
+
+
+def _children() -> set[str]:
+    found = set()
+    for child in psutil.Process().children(recursive=True):
+        try:
+            line = " ".join(child.cmdline())
+        except psutil.NoSuchProcess:
+            continue
+        # One helper of multiprocessing serves the whole run and ends with it.
+        if "multiprocessing.resource_tracker" not in line:
+            found.add(f"process {child.pid} {line}")
+    return found
+
+
+def _open_files() -> set[str]:
+    found = set()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        try:
+            target = os.readlink(descriptor)
+        except FileNotFoundError:
+            continue
+        is_file = target.startswith("/") and not target.startswith(("/dev/", "/proc/"))
+        if is_file or target.startswith("socket:"):
+            found.add(f"descriptor {descriptor.name} of {target}")
+    return found
+
+
+@pytest.fixture(scope="session")
+def zoo() -> dict[str, Path]:
+    """The models that `tools/zoo` has fetched, by name; skips the test where there are none.
+
+    For tests marked `zoo`; their inputs come from `models.inputs.standard_inputs`.
+    """
+    found = cached(default_cache())
+    if not found:
+        pytest.skip("no models: run tools/zoo")
+    return found

@@ -1,0 +1,600 @@
+"""Channels-last rewrites give the values of the original, and leave no transpose that cancels."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from edge_agent.model.nhwc import NhwcRewrite, rewrite_nhwc
+from edge_agent.tensors import ElementType, TensorName, TensorSpec
+
+MICROSOFT = "com.microsoft"
+TO_LAST, TO_FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
+Nodes = Sequence[onnx.NodeProto]
+
+
+def node(op: str, inputs: str, outputs: str, domain: str = "", **attrs: Any) -> onnx.NodeProto:
+    """A node whose inputs and outputs are given as words; "-" is an omitted one."""
+    names = [[n if n != "-" else "" for n in text.split()] for text in (inputs, outputs)]
+    return helper.make_node(op, *names, domain=domain, **attrs)
+
+
+def value(name: str, shape: Sequence[int | str] | None, kind: int = TensorProto.FLOAT) -> Any:
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def write(
+    path: Path,
+    nodes: Nodes,
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    constants: dict[str, Any],
+    opset: int = 17,
+) -> Path:
+    tensors = [numpy_helper.from_array(np.asarray(a), n) for n, a in constants.items()]
+    graph = helper.make_graph(nodes, "graph", inputs, outputs, tensors)
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid(MICROSOFT, 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
+    return path
+
+
+def run(path: Path, feeds: dict[str, Any], level: str = "ORT_DISABLE_ALL") -> list[Any]:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    results: list[Any] = session.run(None, feeds)
+    return results
+
+
+def feeds_for(path: Path, seed: int = 0) -> dict[str, Any]:
+    random = np.random.default_rng(seed)
+    kinds = {1: np.float32, 2: np.uint8, 3: np.int8, 7: np.int64, 9: np.bool_}
+    feeds = {}
+    for entry in onnx.load(path).graph.input:
+        shape = [d.dim_value or 2 for d in entry.type.tensor_type.shape.dim]
+        dtype = kinds[entry.type.tensor_type.elem_type]
+        data = (
+            random.standard_normal(shape) if dtype == np.float32 else random.integers(0, 2, shape)
+        )
+        feeds[entry.name] = np.asarray(data).astype(dtype)
+    return feeds
+
+
+def rewritten(source: Path, **given: Any) -> tuple[NhwcRewrite, Path]:
+    destination = source.with_name("last.onnx")
+    result = rewrite_nhwc(source, destination, **given)
+    assert destination.exists() == result.changed
+    return result, destination
+
+
+def assert_equal_outputs(before: Path, after: Path, allowed: float = 0.0) -> None:
+    """Integers equal, floats within `allowed` or 1e-5 of the largest, at every level."""
+    a, b = onnx.load(before).graph, onnx.load(after).graph
+    assert list(a.input) == list(b.input)
+    assert list(a.output) == list(b.output)
+    feeds = feeds_for(before)
+    wanted = run(before, feeds)
+    for level in ("ORT_DISABLE_ALL", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL"):
+        for want, got in zip(wanted, run(after, feeds, level), strict=True):
+            assert got.dtype == want.dtype
+            assert got.shape == want.shape
+            if want.dtype == np.float32:
+                assert np.abs(got - want).max() <= max(1e-5 * np.abs(want).max(), allowed)
+            else:
+                assert np.array_equal(got, want)
+
+
+def operators(path: Path) -> Counter[str]:
+    return Counter(n.op_type for n in onnx.load(path).graph.node)
+
+
+def pointwise(channels_out: int, channels_in: int, seed: int = 1) -> Any:
+    random = np.random.default_rng(seed)
+    return (random.standard_normal((channels_out, channels_in, 1, 1)) / 8).astype(np.float32)
+
+
+def between_transposes(
+    tmp_path: Path, middle: Nodes, constants: dict[str, Any], **given: Any
+) -> Path:
+    """A graph that is channels-last outside: transpose, `middle` from "a" to "b", transpose.
+
+    A 1x1 convolution in front says which axis is which.
+    """
+    nodes = [
+        node("Transpose", "x", "t", perm=TO_FIRST),
+        node("Conv", "t w bias", "a"),
+        *middle,
+        node("Transpose", "b", "y", perm=TO_LAST),
+    ]
+    weights = {"w": pointwise(6, 4), "bias": np.linspace(-1, 1, 6, dtype=np.float32)}
+    inputs, outputs = [value("x", [2, 5, 7, 4])], [value("y", None)]
+    return write(tmp_path / "first.onnx", nodes, inputs, outputs, weights | constants, **given)
+
+
+AXIS_CASES: dict[str, tuple[list[onnx.NodeProto], dict[str, Any], int]] = {
+    "relu": ([node("Relu", "a", "b")], {}, 17),
+    "clip with bounds": (
+        [node("Clip", "a low -", "b")],
+        {"low": np.float32(-0.1)},
+        17,
+    ),
+    "channel bias": (
+        [node("Add", "a k", "b")],
+        {"k": np.arange(6, dtype=np.float32).reshape(6, 1, 1)},
+        17,
+    ),
+    "full constant first": (
+        [node("Sub", "k a", "b")],
+        {"k": np.arange(210, dtype=np.float32).reshape(1, 6, 5, 7)},
+        17,
+    ),
+    "row constant": ([node("Mul", "a k", "b")], {"k": np.arange(7, dtype=np.float32)}, 17),
+    "prelu": (
+        [node("PRelu", "a k", "b")],
+        {"k": np.linspace(0, 1, 6, dtype=np.float32).reshape(6, 1, 1)},
+        17,
+    ),
+    "concat on channels": ([node("Concat", "a a", "b", axis=1)], {}, 17),
+    "concat on a negative axis": ([node("Concat", "a a", "b", axis=-2)], {}, 17),
+    "concat with a constant": (
+        [node("Concat", "a k", "b", axis=1)],
+        {"k": np.ones((2, 3, 5, 7), np.float32)},
+        17,
+    ),
+    "split and add": (
+        [node("Split", "a", "p q", axis=-3), node("Add", "p q", "b")],
+        {},
+        17,
+    ),
+    "pad": (
+        [node("Pad", "a k", "b")],
+        {"k": np.array([0, 1, 2, 3, 0, 4, 5, 6])},
+        17,
+    ),
+    "pad with axes": (
+        [node("Pad", "a k - axes", "b")],
+        {"k": np.array([1, 2, 3, 4]), "axes": np.array([-1, 1])},
+        18,
+    ),
+    "slice on negative axes": (
+        [node("Slice", "a s e axes steps", "b")],
+        {
+            "s": np.array([1, -1], np.int32),
+            "e": np.array([6, -8], np.int32),
+            "axes": np.array([-1, -3], np.int32),
+            "steps": np.array([2, -1], np.int32),
+        },
+        17,
+    ),
+    "slice without axes": (
+        [node("Slice", "a s e", "b")],
+        {"s": np.array([0, 1]), "e": np.array([2, 4])},
+        17,
+    ),
+    "gather": ([node("Gather", "a k", "b", axis=-3)], {"k": np.array([3, 0])}, 17),
+    "mean over a negative axis, attribute": (
+        [node("ReduceMean", "a", "b", axes=[-1, 1])],
+        {},
+        17,
+    ),
+    "mean over an axis, input": (
+        [node("ReduceMean", "a k", "b")],
+        {"k": np.array([-3])},
+        18,
+    ),
+    "sum over an axis, input": ([node("ReduceSum", "a k", "b")], {"k": np.array([2, -1])}, 13),
+    "largest index": (
+        [node("ArgMax", "a", "i", axis=1), node("Cast", "i", "b", to=TensorProto.FLOAT)],
+        {},
+        17,
+    ),
+    "softmax over channels": ([node("Softmax", "a", "b", axis=1)], {}, 17),
+    "softmax over the last axis": ([node("Softmax", "a", "b")], {}, 17),
+    "resize by scales": (
+        [node("Resize", "a - k", "b", mode="nearest")],
+        {"k": np.array([1, 1, 2, 3], np.float32)},
+        17,
+    ),
+    "resize to sizes, linear": (
+        [node("Resize", "a - - k", "b", mode="linear")],
+        {"k": np.array([2, 6, 9, 14])},
+        17,
+    ),
+    "global average": (
+        [node("GlobalAveragePool", "a", "g"), node("Mul", "a g", "b")],
+        {},
+        17,
+    ),
+    "global maximum at opset 18": (
+        [node("GlobalMaxPool", "a", "g"), node("Mul", "a g", "b")],
+        {},
+        18,
+    ),
+    "lone batch normalization": (
+        [node("Relu", "a", "r"), node("BatchNormalization", "r s o m v", "b", epsilon=0.01)],
+        {
+            "s": np.linspace(1, 2, 6, dtype=np.float32),
+            "o": np.linspace(-1, 1, 6, dtype=np.float32),
+            "m": np.linspace(0, 1, 6, dtype=np.float32),
+            "v": np.linspace(0.5, 3, 6, dtype=np.float32),
+        },
+        17,
+    ),
+    "batch normalization behind a convolution": (
+        [node("BatchNormalization", "a s o m v", "b")],
+        {
+            "s": np.linspace(1, 2, 6, dtype=np.float32),
+            "o": np.linspace(-1, 1, 6, dtype=np.float32),
+            "m": np.linspace(0, 1, 6, dtype=np.float32),
+            "v": np.linspace(0.5, 3, 6, dtype=np.float32),
+        },
+        17,
+    ),
+    "strided convolution": (
+        [node("Conv", "a w2", "b", strides=[2, 3])],
+        {"w2": pointwise(5, 6)},
+        17,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", AXIS_CASES)
+def test_axes_are_mapped_and_all_transposes_cancel(case: str, tmp_path: Path) -> None:
+    middle, constants, opset = AXIS_CASES[case]
+    source = between_transposes(tmp_path, middle, constants, opset=opset)
+    result, destination = rewritten(source)
+    assert result.changed
+    assert result.transposes == 0
+    assert operators(destination)["Transpose"] == 0
+    assert operators(destination)["Conv"] == 0
+    assert_equal_outputs(source, destination)
+
+
+def test_a_shape_is_asked_of_the_form_that_exists(tmp_path: Path) -> None:
+    middle = [
+        node("Relu", "a", "b"),
+        node("Shape", "a", "shape"),
+        node("Shape", "b", "part", start=-2),
+    ]
+    nodes = [
+        node("Transpose", "x", "t", perm=TO_FIRST),
+        node("Conv", "t w", "a"),
+        *middle,
+        node("Transpose", "b", "y", perm=TO_LAST),
+    ]
+    outputs = [value("y", None), value("shape", [4], 7), value("part", [2], 7)]
+    weights = {"w": pointwise(6, 4)}
+    source = write(tmp_path / "a.onnx", nodes, [value("x", [2, 5, 7, 4])], outputs, weights)
+    result, destination = rewritten(source)
+    assert result.transposes == 0
+    assert_equal_outputs(source, destination)
+    assert run(destination, feeds_for(source))[1].tolist() == [2, 6, 5, 7]
+
+
+def test_a_reduction_that_drops_axes_keeps_the_order_of_the_others(tmp_path: Path) -> None:
+    nodes = [
+        node("Transpose", "x", "t", perm=TO_FIRST),
+        node("Conv", "t w", "a"),
+        node("ReduceMax", "a", "y", axes=[-1], keepdims=0),
+        node("ReduceMean", "a", "z", axes=[2, 3], keepdims=0),
+    ]
+    outputs = [value("y", [2, 6, 5]), value("z", [2, 6])]
+    weights = {"w": pointwise(6, 4)}
+    source = write(tmp_path / "a.onnx", nodes, [value("x", [2, 5, 7, 4])], outputs, weights)
+    result, destination = rewritten(source)
+    assert result.transposes == 0
+    assert_equal_outputs(source, destination)
+
+
+def test_a_kernel_that_exists_channels_first_only_stays_between_two_transposes(
+    tmp_path: Path,
+) -> None:
+    random = np.random.default_rng(0)
+    kernel = random.standard_normal((6, 1, 3, 3)).astype(np.float32)
+    middle = [
+        node("Relu", "a", "r"),
+        node("Conv", "r k", "d", group=6, pads=[1, 1, 1, 1]),
+        node("MaxPool", "d", "m", kernel_shape=[2, 2]),
+        node("Relu", "m", "b"),
+    ]
+    source = between_transposes(tmp_path, middle, {"k": kernel})
+    result, destination = rewritten(source)
+    if result.changed:
+        assert_equal_outputs(source, destination)
+    assert result.transposes <= 2
+
+
+def test_transposes_around_every_convolution_become_two_at_the_borders(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    nodes, constants, last = [], {}, "x"
+    for i in range(4):
+        constants[f"w{i}"] = random.standard_normal((8, 8, 3, 3)).astype(np.float32) / 8
+        constants[f"b{i}"] = random.standard_normal(8).astype(np.float32)
+        nodes += [
+            node("Transpose", last, f"f{i}", perm=TO_FIRST),
+            node("Conv", f"f{i} w{i}", f"c{i}", pads=[1, 1, 1, 1]),
+            node("Transpose", f"c{i}", f"l{i}", perm=TO_LAST),
+            node("Add", f"l{i} b{i}", f"s{i}"),
+            node("HardSwish", f"s{i}", f"h{i}"),
+            node("Pad", f"h{i} pads{i}", f"p{i}"),
+        ]
+        constants[f"pads{i}"] = np.array([0, 1, 0, 0, 0, 0, 1, 0])
+        last = f"p{i}"
+    outputs = [value(last, [1, 13, 13, 8])]
+    source = write(tmp_path / "a.onnx", nodes, [value("x", [1, 9, 9, 8])], outputs, constants)
+    result, destination = rewritten(source)
+    assert result.transposes == 2
+    assert "8 transposes became 2" in result.detail
+    assert_equal_outputs(source, destination)
+
+
+def test_wide_pointwise_convolutions_become_matrix_products(tmp_path: Path) -> None:
+    nodes, constants, last = [], {}, "x"
+    for i in range(5):
+        constants |= {f"w{i}": pointwise(256, 256, i), f"b{i}": np.ones(256, np.float32)}
+        nodes += [node("Conv", f"{last} w{i} b{i}", f"c{i}"), node("Relu", f"c{i}", f"r{i}")]
+        last = f"r{i}"
+    outputs = [value(last, [1, 256, 14, 14])]
+    source = write(tmp_path / "a.onnx", nodes, [value("x", [1, 256, 14, 14])], outputs, constants)
+    result, destination = rewritten(source)
+    assert result.converted == (("Conv", 5),)
+    assert operators(destination) == Counter(MatMul=5, Add=5, Relu=5, Transpose=2)
+    assert_equal_outputs(source, destination)
+
+
+def quantised_chain(dtype: type, group: int = 1) -> tuple[Nodes, dict[str, Any]]:
+    """Two quantised convolutions with a residual, pools and a concatenation between them."""
+    random = np.random.default_rng(0)
+    zero = dtype(np.iinfo(dtype).min // 2 + np.iinfo(dtype).max // 2 + 3)
+    nodes = [
+        node("QuantizeLinear", "x s z", "q"),
+        node("QLinearConv", "q s z w0 ws wz s z b0", "c", pads=[1, 1, 1, 1]),
+        node("QLinearConv", "c s z w1 ws wz s z", "d", pads=[1, 1, 1, 1], group=group),
+        node("QLinearAdd", "c s z d s z s z", "e", domain=MICROSOFT),
+        node("QLinearConcat", "s z c s z e s z", "f", domain=MICROSOFT, axis=1),
+        node("MaxPool", "f", "g", kernel_shape=[2, 2], strides=[2, 2]),
+        node("QLinearAveragePool", "g s z s z", "h", domain=MICROSOFT, kernel_shape=[2, 2]),
+        node("QLinearGlobalAveragePool", "h s z s z", "i", domain=MICROSOFT),
+        node("QLinearMul", "h s z i s z s z", "k", domain=MICROSOFT),
+        node("DequantizeLinear", "k s z", "y"),
+    ]
+    constants = {
+        "s": np.float32(0.05),
+        "z": zero,
+        "w0": random.integers(-127, 128, (8, 4, 3, 3)).astype(np.int8),
+        "w1": random.integers(-127, 128, (8, 8 // group, 3, 3)).astype(np.int8),
+        "ws": np.linspace(0.002, 0.004, 8, dtype=np.float32),
+        "wz": np.zeros(8, np.int8),
+        "b0": random.integers(-500, 500, 8).astype(np.int32),
+    }
+    return nodes, constants
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_quantised_operators_get_their_channels_last_kernels(dtype: type, tmp_path: Path) -> None:
+    nodes, constants = quantised_chain(dtype)
+    inputs, outputs = [value("x", [1, 4, 12, 12])], [value("y", [1, 16, 5, 5])]
+    source = write(tmp_path / "a.onnx", nodes, inputs, outputs, constants)
+    result, destination = rewritten(source)
+    assert dict(result.converted) == {
+        "QLinearConv": 2,
+        "MaxPool": 1,
+        "QLinearAveragePool": 1,
+        "QLinearGlobalAveragePool": 1,
+    }
+    assert result.transposes == 2
+    assert operators(destination)["NhwcMaxPool"] == 1
+    # ONNX Runtime's average pools round int8 and uint8 differently: a step, which is then scaled.
+    assert_equal_outputs(source, destination, allowed=0.101 if dtype is np.int8 else 0)
+
+
+def test_signed_images_and_weights_become_unsigned_without_changing_a_bit(
+    tmp_path: Path,
+) -> None:
+    nodes, constants = quantised_chain(np.int8)
+    nodes = [*nodes[:6], node("DequantizeLinear", "g s z", "y")]
+    inputs, outputs = [value("x", [1, 4, 12, 12])], [value("y", [1, 16, 6, 6])]
+    source = write(tmp_path / "a.onnx", nodes, inputs, outputs, constants)
+    _, destination = rewritten(source)
+    kept = {t.data_type for t in onnx.load(destination).graph.initializer}
+    assert TensorProto.INT8 not in kept
+    feeds = feeds_for(source)
+    assert np.array_equal(run(source, feeds)[0], run(destination, feeds)[0])
+
+
+def test_a_signed_image_that_leaves_the_graph_stays_signed(tmp_path: Path) -> None:
+    nodes, constants = quantised_chain(np.int8)
+    outputs = [value("y", [1, 16, 5, 5]), value("c", [1, 8, 12, 12], TensorProto.INT8)]
+    source = write(tmp_path / "a.onnx", nodes, [value("x", [1, 4, 12, 12])], outputs, constants)
+    result, destination = rewritten(source)
+    assert result.changed
+    assert_equal_outputs(source, destination)
+
+
+def test_grouped_quantised_convolutions_stay_channels_first(tmp_path: Path) -> None:
+    nodes, constants = quantised_chain(np.uint8, group=4)
+    inputs, outputs = [value("x", [1, 4, 12, 12])], [value("y", [1, 16, 5, 5])]
+    source = write(tmp_path / "a.onnx", nodes, inputs, outputs, constants)
+    result, destination = rewritten(source)
+    assert dict(result.converted)["QLinearConv"] == 1
+    assert_equal_outputs(source, destination)
+
+
+def qdq_graph(dtype: type) -> tuple[Nodes, dict[str, Any]]:
+    random = np.random.default_rng(0)
+    zero = dtype(np.iinfo(dtype).min)
+    nodes = [
+        node("QuantizeLinear", "x s z", "xq"),
+        node("DequantizeLinear", "xq s z", "xd"),
+        node("DequantizeLinear", "w ws wz", "wd", axis=0),
+        node("DequantizeLinear", "b bs bz", "bd", axis=0),
+        node("Conv", "xd wd bd", "c", pads=[1, 1, 1, 1]),
+        node("Relu", "c", "r"),
+        node("QuantizeLinear", "r s z", "rq"),
+        node("DequantizeLinear", "rq s z", "rd"),
+        node("MaxPool", "rd", "m", kernel_shape=[2, 2]),
+        node("QuantizeLinear", "m s z", "mq"),
+        node("DequantizeLinear", "mq s z", "y"),
+    ]
+    scales = np.linspace(0.002, 0.004, 8, dtype=np.float32)
+    constants = {
+        "s": np.float32(0.03),
+        "z": zero,
+        "w": random.integers(-127, 128, (8, 4, 3, 3)).astype(np.int8),
+        "ws": scales,
+        "wz": np.zeros(8, np.int8),
+        "b": random.integers(-500, 500, 8).astype(np.int32),
+        "bs": np.float32(0.03) * scales,
+        "bz": np.zeros(8, np.int32),
+    }
+    return nodes, constants
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_a_convolution_between_dequantize_and_quantize_is_fused(
+    dtype: type, tmp_path: Path
+) -> None:
+    nodes, constants = qdq_graph(dtype)
+    inputs, outputs = [value("x", [1, 4, 12, 12])], [value("y", [1, 8, 11, 11])]
+    source = write(tmp_path / "a.onnx", nodes, inputs, outputs, constants)
+    result, destination = rewritten(source)
+    assert dict(result.converted) == {"QLinearConv": 1, "MaxPool": 1}
+    assert operators(destination)["Conv"] == operators(destination)["Relu"] == 0
+    feeds = feeds_for(source)
+    step = np.abs(run(source, feeds)[0] - run(destination, feeds)[0]).max() / 0.03
+    assert step <= 1.001
+
+
+def test_a_bias_in_other_steps_than_the_products_is_not_fused(tmp_path: Path) -> None:
+    nodes, constants = qdq_graph(np.uint8)
+    constants["bs"] = constants["bs"] * np.float32(2)
+    inputs, outputs = [value("x", [1, 4, 12, 12])], [value("y", [1, 8, 11, 11])]
+    source = write(tmp_path / "a.onnx", nodes, inputs, outputs, constants)
+    result, destination = rewritten(source)
+    if result.changed:
+        assert "QLinearConv" not in dict(result.converted)
+        assert_equal_outputs(source, destination)
+
+
+def test_a_dequantize_is_repeated_rather_than_parted_from_its_operator(tmp_path: Path) -> None:
+    nodes, constants = quantised_chain(np.uint8)
+    kernel = np.random.default_rng(0).standard_normal((3, 16, 3, 3)).astype(np.float32)
+    nodes = [*nodes[:-1], node("DequantizeLinear", "k s z", "j"), node("Conv", "j kernel", "y")]
+    inputs, outputs = [value("x", [1, 4, 12, 12])], [value("y", [1, 3, 3, 3])]
+    source = write(tmp_path / "a.onnx", nodes, inputs, outputs, constants | {"kernel": kernel})
+    _, destination = rewritten(source)
+    graph = onnx.load(destination).graph
+    makers = {name: n for n in graph.node for name in n.output}
+    conv = next(n for n in graph.node if n.op_type == "Conv")
+    assert makers[conv.input[0]].op_type == "DequantizeLinear"
+    assert_equal_outputs(source, destination)
+
+
+def test_a_graph_without_images_is_left_alone(tmp_path: Path) -> None:
+    nodes = [node("MatMul", "x w", "m"), node("Relu", "m", "y")]
+    weights = {"w": np.ones((4, 4), np.float32)}
+    source = write(tmp_path / "a.onnx", nodes, [value("x", [2, 4])], [value("y", [2, 4])], weights)
+    result, _ = rewritten(source)
+    assert result == NhwcRewrite(
+        changed=False,
+        transposes=0,
+        converted=(),
+        detail="no operator gains and no transpose cancels (0 in the graph)",
+    )
+
+
+def test_a_convolution_over_one_dimension_is_left_alone(tmp_path: Path) -> None:
+    nodes = [node("Transpose", "x", "t", perm=[0, 2, 1]), node("Conv", "t w", "y")]
+    weights = {"w": np.ones((4, 4, 1), np.float32)}
+    inputs, outputs = [value("x", [1, 9, 4])], [value("y", [1, 4, 9])]
+    source = write(tmp_path / "a.onnx", nodes, inputs, outputs, weights)
+    assert not rewritten(source)[0].changed
+
+
+def test_a_value_captured_by_a_body_keeps_its_name_and_order(tmp_path: Path) -> None:
+    body = [node("Add", "b one", "inner")]
+    branch = helper.make_graph(body, "branch", [], [value("inner", None)])
+    other = helper.make_graph([node("Sub", "b one", "less")], "other", [], [value("less", None)])
+    nodes = [
+        node("Transpose", "x", "t", perm=TO_FIRST),
+        node("Conv", "t w", "a"),
+        node("Relu", "a", "b"),
+        node("Transpose", "b", "y", perm=TO_LAST),
+        node("If", "cond", "z", then_branch=branch, else_branch=other),
+    ]
+    inputs = [value("x", [2, 5, 7, 4]), value("cond", [], TensorProto.BOOL)]
+    outputs = [value("y", None), value("z", None)]
+    constants = {"w": pointwise(6, 4), "one": np.float32(1)}
+    source = write(tmp_path / "a.onnx", nodes, inputs, outputs, constants)
+    result, destination = rewritten(source)
+    if result.changed:
+        assert_equal_outputs(source, destination)
+
+
+def test_inner_values_that_are_outputs_too_keep_their_names(tmp_path: Path) -> None:
+    nodes = [
+        node("Transpose", "x", "t", perm=TO_FIRST),
+        node("Conv", "t w", "a"),
+        node("Relu", "a", "b"),
+        node("Transpose", "b", "y", perm=TO_LAST),
+        node("Sigmoid", "y", "s"),
+    ]
+    outputs = [value(name, None) for name in ("t", "y", "s", "b")]
+    weights = {"w": pointwise(6, 4)}
+    source = write(tmp_path / "a.onnx", nodes, [value("x", [2, 5, 7, 4])], outputs, weights)
+    result, destination = rewritten(source)
+    if result.changed:
+        assert_equal_outputs(source, destination)
+
+
+def test_a_weight_that_the_caller_may_override_is_no_constant(tmp_path: Path) -> None:
+    middle = [node("Relu", "a", "b")]
+    source = between_transposes(tmp_path, middle, {})
+    model = onnx.load(source)
+    model.graph.input.append(value("w", [6, 4, 1, 1]))
+    onnx.save(model, source)
+    result, _ = rewritten(source)
+    assert result.converted == ()
+
+
+def test_types_from_the_caller_reach_past_operators_that_inference_does_not_know(
+    tmp_path: Path,
+) -> None:
+    middle = [
+        node("FusedMatMul", "a eye", "u", domain=MICROSOFT),
+        node("Relu", "u", "b"),
+    ]
+    source = between_transposes(tmp_path, middle, {"eye": np.eye(7, dtype=np.float32)})
+    name = TensorName("u")
+    spec = TensorSpec(name=name, element_type=ElementType.FLOAT32, dims=(2, 6, 5, 7))
+    result, destination = rewritten(source, specs={name: spec})
+    if result.changed:
+        assert_equal_outputs(source, destination)
+
+
+def test_external_weights_are_found_from_another_folder(tmp_path: Path) -> None:
+    constants = {"w": pointwise(64, 64), "k": np.ones((64, 1, 1), np.float32)}
+    nodes = [
+        node("Transpose", "x", "t", perm=TO_FIRST),
+        node("Conv", "t w", "a"),
+        node("Mul", "a k", "b"),
+        node("Transpose", "b", "y", perm=TO_LAST),
+    ]
+    inputs, outputs = [value("x", [1, 5, 7, 64])], [value("y", None)]
+    source = write(tmp_path / "a.onnx", nodes, inputs, outputs, constants)
+    model = onnx.load(source)
+    onnx.save(model, source, save_as_external_data=True, location="w.bin", size_threshold=0)
+    (tmp_path / "elsewhere").mkdir()
+    destination = tmp_path / "elsewhere" / "b.onnx"
+    assert rewrite_nhwc(source, destination).transposes == 0
+    assert_equal_outputs(source, destination)

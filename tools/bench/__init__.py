@@ -1,0 +1,1 @@
+"""What the benchmarks and the quick start share: measured sides, a real agent, reports."""
