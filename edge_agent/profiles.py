@@ -68,6 +68,8 @@ class SegmentTimes:
     border_s_per_byte: float
     error_fraction: float
     """Median of |predicted - measured| / measured over the windows that were fitted."""
+    is_divisible: bool = True
+    """Whether parts of the model may run so; False where a part was refused that was tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,8 @@ SPIN_S = 0.06
 QUIET_FRACTION = 0.15
 """Share of the processor that others may use beside a sample."""
 GRANT_S = 0.02
+LOOK_S = 0.2
+"""Shortest window over which other load is judged."""
 
 
 class Slices:
@@ -38,6 +40,8 @@ class Slices:
         self._report = report
         self._granted_s = float("-inf")
         self._other = OtherLoad((os.getpid(),))
+        self._looked_s = clock.monotonic_s()
+        self._is_quiet = True
         self.first_fraction = 0.0
         self.last_fraction = 1.0
 
@@ -54,8 +58,16 @@ class Slices:
         self._report(self.first_fraction + span * done, what)
 
     def quiet(self) -> bool:
-        """Whether others left the processor alone since the last call."""
-        return self._other.fraction() <= QUIET_FRACTION
+        """Whether others left the processor alone lately.
+
+        The kernel counts in ticks of 10 ms, so that only windows of some length tell anything;
+        until the next one is full, the last one counts.
+        """
+        now_s = clock.monotonic_s()
+        if now_s - self._looked_s >= LOOK_S:
+            self._is_quiet = self._other.fraction() <= QUIET_FRACTION
+            self._looked_s = now_s
+        return self._is_quiet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

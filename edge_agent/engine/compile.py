@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -25,8 +24,9 @@ def compile_graph(
     Constants of 1 KiB and more, with their prepacked forms, lie beside it in weights.bin (absent
     if there are none). Sessions open the graph with OptimisationLevel.NONE, and their outputs are
     bit-equal to those of `source` opened with `level`. The files are valid for this version of
-    ONNX Runtime and this processor only. The folder appears whole or not at all; one that exists
-    is left as it is. `disabled` names optimisers that are not applied.
+    ONNX Runtime and this processor only. The folder appears whole or not at all, but is not
+    forced to disk: the store does so with what it keeps. One that exists is left as it is.
+    `disabled` names optimisers that are not applied.
 
     Raises: ModelRefused if ONNX Runtime refuses the graph, or if inputs of IR version 3 with a
         default lose it (initializers of equal value are merged into one); StorageError.
@@ -84,20 +84,9 @@ def _saving_options(graph: Path, level: OptimisationLevel) -> Any:
 
 
 def _publish(draft: Path, folder: Path) -> None:
-    for path in (*draft.iterdir(), draft):
-        _sync(path)
     try:
         draft.rename(folder)
     except OSError:
         # Another process compiled the same graph meanwhile; its files are as good.
         if not (folder / GRAPH).exists():
             raise
-    _sync(folder.parent)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -39,6 +39,11 @@ from edge_agent.model.nhwc_rules import rule_for
 from edge_agent.model.nhwc_unsigned import make_unsigned
 from edge_agent.tensors import TensorName, TensorSpec
 
+DISABLED_OPTIMIZERS = ("NhwcTransformer",)
+"""What to switch off in ONNX Runtime when it compiles a rewritten graph at ORT_ENABLE_ALL.
+
+The transformer would move the convolutions that the choice left channels-first, grouped ones among
+them, which are slower channels-last: ShuffleNet with uint8 images took 16 ms instead of 10."""
 _OLDEST_OPSET = 9
 _EXTERNAL_BYTES = 1024
 _INLINE_LIMIT_BYTES = 64 << 20
@@ -46,7 +51,7 @@ _INLINE_LIMIT_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NhwcRewrite:
-    """What became of a graph; compile the written file at ORT_ENABLE_ALL."""
+    """What became of a graph; compile it at ORT_ENABLE_ALL without `DISABLED_OPTIMIZERS`."""
 
     changed: bool
     """Whether a file was written; False where channels-last would be the same graph."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import TensorProto, external_data_helper, helper, numpy_helper, shape_inference
+from onnx import TensorProto, helper, numpy_helper, shape_inference
 
 from edge_agent.model.nhwc_forms import MICROSOFT
 from edge_agent.tensors import TensorName, TensorSpec
@@ -40,13 +40,10 @@ class Constants(Mapping[str, npt.NDArray[Any]]):
                         self._tensors[node.output[0]] = attribute.t
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
-        tensor = self._tensors[name]
-        if external_data_helper.uses_external_data(tensor):
-            loaded = TensorProto()
-            loaded.CopyFrom(tensor)
-            external_data_helper.load_external_data_for_tensor(loaded, str(self._folder))
-            tensor = loaded
-        array: npt.NDArray[Any] = numpy_helper.to_array(tensor)
+        # A copy, because reading external data puts them into the tensor.
+        tensor = TensorProto()
+        tensor.CopyFrom(self._tensors[name])
+        array: npt.NDArray[Any] = numpy_helper.to_array(tensor, base_dir=str(self._folder))
         return array
 
     def __iter__(self) -> Iterator[str]:

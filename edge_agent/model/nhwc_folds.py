@@ -28,9 +28,10 @@ def fold_neighbours(model: onnx.ModelProto, facts: Facts) -> frozenset[str]:
     for node in list(model.graph.node):
         if node.op_type == "BatchNormalization":
             _fold_normalization(model.graph, node, makers, facts, taken)
-        elif node.op_type == "QuantizeLinear" and not _fold_max_pool(node, makers, facts):
-            if _fold_quantised(node, makers, facts):
-                quantised.add(node.output[0])
+        if node.op_type == "QuantizeLinear":
+            _fold_max_pool(node, makers, facts)
+        if node.op_type == "QuantizeLinear" and _fold_quantised(node, makers, facts):
+            quantised.add(node.output[0])
     drop_dead_nodes(model.graph, list(model.graph.node))
     return frozenset(quantised)
 
@@ -121,21 +122,20 @@ def _fold_quantised(
 
 def _fold_max_pool(
     node: onnx.NodeProto, makers: Mapping[str, onnx.NodeProto], facts: Facts
-) -> bool:
+) -> None:
     """Turn `node`, a QuantizeLinear, into a MaxPool of quantised values: rounding is monotone."""
     pool = _sole_maker(node.input[0], ("MaxPool",), makers, facts)
     image = makers.get(pool.input[0]) if pool is not None else None
     if pool is None or image is None or facts.opset < 12 or not _is_plain_dequantize(image):
-        return False
+        return
     names = (*image.input[1:], *node.input[1:])
     if len(image.input) < 3 or not all(name in facts.constants for name in names):
-        return False
+        return
     pairs = zip(image.input[1:], node.input[1:], strict=True)
     same = all(np.array_equal(facts.constants[a], facts.constants[b]) for a, b in pairs)
     if not same or facts.element_type(image.input[2]) != facts.element_type(node.input[2]):
-        return False
+        return
     _turn_into(node, pool, [image.input[0]])
-    return True
 
 
 def _is_plain_dequantize(node: onnx.NodeProto) -> bool:

@@ -114,7 +114,9 @@ def _inferred(
             lean.graph.node.append(node)
     lean.graph.output.extend(onnx.ValueInfoProto(name=name) for name in graph.outputs)
     try:
-        found = onnx.shape_inference.infer_shapes(lean, data_prop=True).graph
+        # Without data_prop, which on 1.23 makes every element of a ConstantOfShape or a Range,
+        # however huge; `fold` does as much, within bounds.
+        found = onnx.shape_inference.infer_shapes(lean).graph
     except onnx.shape_inference.InferenceError:
         return ()
     folded = tuple(

@@ -120,7 +120,9 @@ def runner_up(
     losses = sorted(
         (_replaced_s(summary, times, plan, index, other) - plan.predicted_s, other)
         for other in times
-        if other != own and other.instances == own.instances
+        if other != own
+        and other.instances == own.instances
+        and (times[other].is_divisible or len(plan.subgraphs) == 1)
     )
     return (losses[0][1], losses[0][0]) if losses else None
 

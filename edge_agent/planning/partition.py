@@ -22,7 +22,8 @@ def choose(
     Exact: no plan that `profile` can price is better than the ones returned. For the latency, one
     request runs at a time; for the throughput, all subgraphs of a plan run as many instances, and
     plans are ordered by time per request. Ties: fewer subgraphs, then the order of `Configuration`,
-    then earlier cuts. A cut whose bytes are not known is never used. Nothing measured, no plan.
+    then earlier cuts. A cut whose bytes are not known is never used, nor a part in a configuration
+    that is not divisible. Nothing measured, no plan.
 
     Raises:
         ValueError: `count` is below 1, or the profile is one of another division.
@@ -39,8 +40,11 @@ def choose(
     best: list[_Ranked] = []
     singles: list[_Ranked] = []
     for instances, group in by_instances.items():
+        divisible = [times for times in group if times.is_divisible]
+        if divisible:
+            table = _Prices.of(summary, divisible)
+            best += [_ranked(p, divisible, instances) for p in _best_paths(table, count)]
         table = _Prices.of(summary, group)
-        best += [_ranked(p, group, instances) for p in _best_paths(table, count)]
         singles += [_ranked(p, group, instances) for p in _single_paths(table)]
     chosen = sorted(set(sorted(best)[:count]) | set(singles))
     known = {t.configuration: t for t in profile.times}

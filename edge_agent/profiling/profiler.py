@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from statistics import median
 from typing import Protocol
@@ -128,7 +128,7 @@ def profile(
         model=summary.model,
         device_key=device_key,
         shapes=summary.shapes,
-        times=_fitted(summary, windows, prior),
+        times=_fitted(summary, windows, prior, campaign.indivisible),
         windows=windows,
         plain_s=median(campaign.samples[_PLAIN]),
         profiling_s=campaign.elapsed_s(),
@@ -147,6 +147,8 @@ class _Campaign:
     budget_s: float
     samples: dict[_Job, list[float]] = field(default_factory=dict)
     rejections: list[Rejection] = field(default_factory=list)
+    indivisible: set[Configuration] = field(default_factory=set)
+    """Configurations in which a part of the model was refused."""
     start_s: float = field(init=False)
     _opening_s: list[float] = field(default_factory=list)
     _disturbed: dict[_Job, list[float]] = field(default_factory=dict)
@@ -255,6 +257,8 @@ class _Campaign:
     def _opened(self, jobs: Sequence[_Job], stack: ExitStack) -> dict[_Job, Run]:
         runs: dict[_Job, Run] = {}
         for job in jobs:
+            if job.configuration in self.indivisible:
+                continue
             if runs and self.elapsed_s() >= self.budget_s:
                 self._reject_unreached([job])
                 continue
@@ -341,6 +345,8 @@ class _Campaign:
     def _reject_refused(self, job: _Job, error: EdgeAgentError) -> None:
         if job == _PLAIN:
             raise error
+        if job.segments != self.whole and job.configuration is not None:
+            self.indivisible.add(job.configuration)
         reason = "failed" if isinstance(error, RunFailed) else "refused"
         self.rejections.append(Rejection(candidate=str(job), reason=reason, detail=str(error)))
 
@@ -398,7 +404,10 @@ def _parts(bounds: Sequence[int]) -> list[SegmentRange]:
 
 
 def _fitted(
-    summary: ModelSummary, windows: Sequence[Window], prior: Sequence[float]
+    summary: ModelSummary,
+    windows: Sequence[Window],
+    prior: Sequence[float],
+    indivisible: Collection[Configuration],
 ) -> tuple[SegmentTimes, ...]:
     """Times of every configuration that was measured whole, in the order of `Configuration`.
 
@@ -417,7 +426,7 @@ def _fitted(
         )
         shares = prior if alike is None else times[alike].segment_s
         times[configuration] = fit_segments(summary, windows, shares, configuration)
-    return tuple(times[c] for c in sorted(times))
+    return tuple(replace(times[c], is_divisible=c not in indivisible) for c in sorted(times))
 
 
 def _precise(samples: Sequence[float]) -> bool:

@@ -90,7 +90,7 @@ def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
 
 
 @settings(
-    max_examples=3000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(position=st.integers(0, 200), byte=st.integers(0, 255))
 def test_a_damaged_file_passes_or_is_refused_but_never_fails_otherwise(
