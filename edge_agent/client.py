@@ -10,7 +10,6 @@ import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from socket import socket as Stream
 from types import TracebackType
 from typing import TypeVar
 
@@ -77,7 +76,7 @@ class Client:
         self._path = load_settings(os.environ, socket=socket).socket
         self._codec = Codec()
         self._lock = threading.Lock()
-        self._idle: list[Stream] = []
+        self._idle: list[local.FrameStream] = []
         self._is_closed = False
         self._has_connected = False
 
@@ -276,8 +275,8 @@ class Client:
         stream = self._take()
         is_whole = False
         try:
-            local.send_frame(stream, self._codec.encode(message), tensors, until_s)
-            raw, payload = local.receive_frame(stream, until_s)
+            stream.send(self._codec.encode(message), tensors, until_s)
+            raw, payload = stream.receive(until_s)
             is_whole = True
         finally:
             if is_whole:
@@ -289,7 +288,7 @@ class Client:
             raise error_from_code(answer.code, answer.message)
         return answer, payload
 
-    def _take(self) -> Stream:
+    def _take(self) -> local.FrameStream:
         with self._lock:
             if self._is_closed:
                 raise BadRequest("this Client is closed: make a new one")
@@ -299,7 +298,7 @@ class Client:
         self._has_connected = True
         return stream
 
-    def _give(self, stream: Stream) -> None:
+    def _give(self, stream: local.FrameStream) -> None:
         with self._lock:
             if not self._is_closed:
                 self._idle.append(stream)

@@ -5,6 +5,7 @@ Nothing else in this package reads an environment variable.
 
 from __future__ import annotations
 
+import math
 import os
 import pwd
 import stat
@@ -50,6 +51,16 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Budgets:
+    """How long the making of one plan may measure; less time gives a less certain plan."""
+
+    profile_s: float = 10.0
+    """Measuring the parts of the model."""
+    verify_s: float = 8.0
+    """Comparing the best plans with plain ONNX Runtime."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Everything that a user can set; all paths are absolute."""
 
@@ -60,6 +71,7 @@ class Settings:
     cache: Path
     """Folder of compiled subgraphs and profiles: made again if it is lost."""
     limits: Limits = Limits()
+    planning: Budgets = Budgets()
     log_level: LogLevel = LogLevel.INFO
 
 
@@ -95,6 +107,7 @@ def load_settings(
         state=state_folder,
         cache=file.cache or (state_folder / "cache" if chosen_state else default_cache),
         limits=file.limits,
+        planning=file.planning,
         log_level=file.log_level,
     )
 
@@ -193,6 +206,7 @@ class _FromFile:
     state: Path | None = None
     cache: Path | None = None
     limits: Limits = Limits()
+    planning: Budgets = Budgets()
     log_level: LogLevel = LogLevel.INFO
 
 
@@ -223,6 +237,7 @@ class _Reader:
             state=self._place(table, "state"),
             cache=self._place(table, "cache"),
             limits=self._limits(table.get("limits", {})),
+            planning=self._budgets(table.get("planning", {})),
             log_level=self._log_level(table.get("log_level", LogLevel.INFO.value)),
         )
 
@@ -251,6 +266,16 @@ class _Reader:
             if not isinstance(number, int) or isinstance(number, bool) or number < 1:
                 self._refuse(f"limits.{key}", number, "a whole number of at least 1")
         return Limits(**value)
+
+    def _budgets(self, value: object) -> Budgets:
+        if not isinstance(value, dict):
+            self._refuse("planning", value, "a table")
+        self._check_keys("planning.", value, [field.name for field in fields(Budgets)])
+        for key, number in value.items():
+            is_number = isinstance(number, int | float) and not isinstance(number, bool)
+            if not is_number or not 0 < number < math.inf:
+                self._refuse(f"planning.{key}", number, "a number of seconds above 0")
+        return Budgets(**value)
 
     def _check_keys(self, prefix: str, table: dict[str, object], known: list[str]) -> None:
         for key in table:

@@ -106,7 +106,7 @@ class Answers:
 
     def _state(self, loaded: Loaded) -> ModelState:
         worker = loaded.worker
-        return loaded.state(None if worker is None else _resident_bytes(worker.process.pid))
+        return loaded.state(None if worker is None else _resident_bytes(worker.pid))
 
     def _status(self) -> Status:
         requests, size_bytes, connections = self._datapath.load()

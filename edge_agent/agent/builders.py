@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from typing import TypeVar
 
-from edge_agent.agent import processes
+from edge_agent.agent.processes import Child
 from edge_agent.config import Settings, encode_settings
 from edge_agent.errors import EdgeAgentError, ModelRefused, ProtocolError, error_from_code
 from edge_agent.transport import local
@@ -37,16 +36,10 @@ class Builder:
     """A builder child; used by one thread, except for `kill`."""
 
     def __init__(self, settings: Settings) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._stream = ours
+        self._child = Child("edge_agent.builder", [encode_settings(settings)])
+        self._stream = local.FrameStream(self._child.stream)
         self._codec = Codec()
         self._is_killed = False
-        with theirs:
-            self._process = processes.start(
-                "edge_agent.builder",
-                [str(theirs.fileno()), encode_settings(settings)],
-                pass_fds=[theirs.fileno()],
-            )
 
     def admit(self, path: str) -> Admitted:
         """Copy a model file into the store, checked.
@@ -86,15 +79,15 @@ class Builder:
         wait_for_grant: Callable[[], None] = lambda: None,
     ) -> A:
         try:
-            local.send_frame(self._stream, self._codec.encode(message))
+            self._stream.send(self._codec.encode(message))
             while True:
-                raw, _ = local.receive_frame(self._stream)
+                raw, _ = self._stream.receive()
                 match decode(self._codec.from_builder, raw):
                     case Progress(fraction=fraction, what=what):
                         on_progress(fraction, what)
                     case AskGrant():
                         wait_for_grant()
-                        local.send_frame(self._stream, self._codec.encode(Grant()))
+                        self._stream.send(self._codec.encode(Grant()))
                     case Failure(code=code, message=text):
                         raise error_from_code(code, text)
                     case answer:
@@ -102,17 +95,15 @@ class Builder:
                             raise ProtocolError(f"builder sent {type(answer).__name__}")
                         return answer
         except local.ConnectionLost as error:
-            self._stream.close()
-            processes.end(self._process)
-            how = "stopped" if self._is_killed else processes.how_it_ended(self._process)
+            self._child.end()
+            how = "stopped" if self._is_killed else self._child.how_it_ended()
             raise BuilderLost(how) from error
 
     def kill(self) -> None:
         """Stop it at once, from any thread; whoever waits for it gets `BuilderLost`."""
         self._is_killed = True
-        self._process.kill()
+        self._child.kill()
 
     def close(self) -> None:
         """End it."""
-        self._stream.close()
-        processes.end(self._process)
+        self._child.end()

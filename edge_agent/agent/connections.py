@@ -1,10 +1,10 @@
-"""One client connection: bytes in, frames out, without ever blocking the data thread."""
+"""One connection of the data thread: bytes in, frames out, without ever blocking it."""
 
 from __future__ import annotations
 
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from edge_agent.transport.local import ConnectionLost, send_some
 from edge_agent.wire.frames import Buffer, FrameReader, frame_parts
@@ -34,37 +34,65 @@ class Connection:
         """Whether frames wait for the kernel to take them."""
         return bool(self.outgoing)
 
-    def read_some(self) -> int:
-        """Read into the reader once; bytes read, 0 if there is nothing now.
+    def read(
+        self, scratch: memoryview, on_message: Callable[[], None], on_frame: Callable[[], None]
+    ) -> None:
+        """Read what is there, up to a turn's worth.
+
+        `on_message` is called when the message of a frame is here, and must accept or discard its
+        payload if it has one; `on_frame` when the payload is here too, and must start the reader.
 
         Raises:
-            ConnectionLost: the client closed, or the connection broke.
+            ConnectionLost: the other side closed, or the connection broke.
             ProtocolError: what came is no frame.
         """
+        turn = 0
+        while turn < READ_TURN_BYTES:
+            wanted = self.reader.wanted()
+            target = scratch if wanted is None else wanted
+            count = self._receive(target)
+            if count == 0:
+                return
+            if wanted is None:
+                self._feed(scratch[:count], on_message, on_frame)
+            else:
+                self.reader.filled(count)
+                if self.reader.is_complete:
+                    on_frame()
+            turn += count
+            if count < target.nbytes:
+                return
+
+    def _receive(self, target: memoryview) -> int:
         try:
-            count = self.stream.recv_into(self.reader.wanted())
+            count = self.stream.recv_into(target)
         except (BlockingIOError, InterruptedError):
             return 0
         except OSError as error:
             raise ConnectionLost(str(error)) from error
         if count == 0:
-            raise ConnectionLost("closed by the client")
-        self.reader.filled(count)
+            raise ConnectionLost("closed by the other side")
         return count
+
+    def _feed(
+        self, data: memoryview, on_message: Callable[[], None], on_frame: Callable[[], None]
+    ) -> None:
+        reader = self.reader
+        while data.nbytes:
+            had_message = reader.message is not None
+            data = data[reader.feed(data) :]
+            if reader.message is not None and not had_message:
+                on_message()
+            if reader.is_complete:
+                on_frame()
 
     def drain(self, scratch: memoryview) -> None:
         """Read what is there and forget it.
 
         Raises:
-            ConnectionLost: the client closed, or the connection broke.
+            ConnectionLost: the other side closed, or the connection broke.
         """
-        try:
-            if self.stream.recv_into(scratch) == 0:
-                raise ConnectionLost("closed by the client")
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError as error:
-            raise ConnectionLost(str(error)) from error
+        self._receive(scratch)
 
     def queue(self, message: bytes, tensors: Sequence[memoryview] = ()) -> None:
         """Append a frame to what is to be sent."""

@@ -12,15 +12,14 @@ import threading
 from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
-from subprocess import Popen
 
 from edge_agent import clock
-from edge_agent.agent import processes
 from edge_agent.agent.builders import Builder, BuilderLost
 from edge_agent.agent.datapath import DataPath
 from edge_agent.agent.kept import Kept, load_kept, save_kept
 from edge_agent.agent.lanes import Lane
 from edge_agent.agent.loaded import Loaded, Planning
+from edge_agent.agent.processes import Child
 from edge_agent.agent.workers import Serve, Worker, Workers
 from edge_agent.config import Settings
 from edge_agent.errors import (
@@ -141,13 +140,13 @@ class Controller:
         name = check_name(message.name if message.name is not None else path.stem)
         with self._name_lock(name):
             is_background = self._others_serve()
-            process = self._workers.prepare(is_background=is_background)
+            child = self._workers.prepare(is_background=is_background)
             builder: Builder | None = None
             try:
                 builder = Builder(self._settings)
-                loaded = self._admit_and_open(message, name, builder, process)
+                loaded = self._admit_and_open(message, name, builder, child)
             except BaseException:
-                processes.end(process)
+                child.end()
                 if builder is not None:
                     builder.close()
                 raise
@@ -156,9 +155,7 @@ class Controller:
         self._start_build(loaded, is_fresh=False)
         return loaded
 
-    def _admit_and_open(
-        self, message: Load, name: str, builder: Builder, process: Popen[bytes]
-    ) -> Loaded:
+    def _admit_and_open(self, message: Load, name: str, builder: Builder, child: Child) -> Loaded:
         admitted = builder.admit(message.path)
         try:
             plain = SubgraphFile(
@@ -166,7 +163,7 @@ class Controller:
             )
             serve = Serve(epoch=self._epoch(admitted.model), subgraphs=(plain,), instances=1)
             lane = Lane(name, admitted.inputs, admitted.outputs)
-            worker, ready = self._open(lane, serve, process)
+            worker, ready = self._open(lane, serve, child)
             lane.inputs, lane.outputs = ready.inputs, ready.outputs
             record = LoadedModel(
                 name=name,
@@ -190,19 +187,19 @@ class Controller:
                 raise ModelRefused(f"{message.path}: {error}") from error
             raise
 
-    def _open(self, lane: Lane, serve: Serve, process: Popen[bytes]) -> tuple[Worker, Ready]:
-        worker = self._workers.start(lane, serve, process, self._worker_lost)
+    def _open(self, lane: Lane, serve: Serve, child: Child) -> tuple[Worker, Ready]:
+        worker = self._workers.start(lane, serve, child, self._worker_lost)
         try:
             return worker, worker.ready.result(OPEN_TIMEOUT_S)
         except TimeoutError:
-            processes.end(process)
+            child.end()
             raise ModelRefused(
                 f"ONNX Runtime did not open it within {OPEN_TIMEOUT_S:.0f} s"
             ) from None
         except WorkerLost:
             raise
         except EdgeAgentError:
-            self._datapath.call(lambda: self._datapath.retire(lane, worker.station))
+            self._datapath.retire(lane, worker.station)
             raise
 
     def _install(self, loaded: Loaded) -> None:
@@ -213,12 +210,8 @@ class Controller:
             self._models[name] = loaded
         worker = loaded.worker
         assert worker is not None
-
-        def switch() -> None:
-            self._datapath.cut_over(loaded.lane, worker.station)
-            self._datapath.add_lane(loaded.lane)
-
-        self._datapath.call(switch)
+        self._datapath.cut_over(loaded.lane, worker.station)
+        self._datapath.call(lambda: self._datapath.lanes.add(loaded.lane))
         if before is not None:
             self._dismiss(before)
             if before.record.model != loaded.record.model:
@@ -232,7 +225,7 @@ class Controller:
         """
         with self._name_lock(name):
             loaded = self.loaded(name)
-            self._datapath.call(lambda: self._datapath.remove_lane(name))
+            self._datapath.call(lambda: self._datapath.lanes.remove(name))
             self._dismiss(loaded)
             self._stores.registry.remove(name)
             self._stores.plans.remove_plan(name)
@@ -253,8 +246,8 @@ class Controller:
         worker = loaded.worker
         if worker is not None:
             station = worker.station
-            self._datapath.call(lambda: self._datapath.retire(lane, station))
-            worker.process.wait()
+            self._datapath.retire(lane, station)
+            worker.child.process.wait()
 
     def _forget_if_unused(self, model: ModelId) -> None:
         with self._lock:
@@ -357,14 +350,14 @@ class Controller:
             is_plain_already = built.plan.is_plain and (loaded.plan is None or loaded.plan.is_plain)
             if not is_plain_already:
                 loaded.planning = Planning("working", 1.0, "moving traffic to the plan")
-                process = self._workers.prepare(is_background=self._others_serve())
+                child = self._workers.prepare(is_background=self._others_serve())
                 try:
-                    worker, _ = self._open(loaded.lane, serve, process)
+                    worker, _ = self._open(loaded.lane, serve, child)
                 except EdgeAgentError:
-                    processes.end(process)
+                    child.end()
                     raise
                 station = worker.station
-                self._datapath.call(lambda: self._datapath.cut_over(loaded.lane, station))
+                self._datapath.cut_over(loaded.lane, station)
                 loaded.worker = worker
             loaded.serve, loaded.plan = serve, built.plan
             self._keep(loaded)
@@ -400,19 +393,19 @@ class Controller:
             if self._datapath.call(lambda: lane.quarantine) is not None:
                 self._remember_quarantine(loaded)
                 return
-            process = self._workers.prepare(is_background=False)
+            child = self._workers.prepare(is_background=False)
             try:
-                loaded.worker, _ = self._open(lane, loaded.serve, process)
+                loaded.worker, _ = self._open(lane, loaded.serve, child)
                 self._serve_again(loaded)
                 return
             except EdgeAgentError as error:
-                processes.end(process)
+                child.end()
                 self._opening_failed(loaded, error)
 
     def _serve_again(self, loaded: Loaded) -> None:
         lane, worker = loaded.lane, loaded.worker
         assert worker is not None
-        self._datapath.call(lambda: self._datapath.cut_over(lane, worker.station))
+        self._datapath.cut_over(lane, worker.station)
         lane.restarts += 1
 
     def _opening_failed(self, loaded: Loaded, error: EdgeAgentError) -> None:
@@ -493,7 +486,7 @@ class Controller:
         if kept.plan is not None:
             loaded.planning = Planning("done", 1.0, "done")
         self._models[record.name] = loaded
-        self._datapath.call(lambda: self._datapath.add_lane(lane))
+        self._datapath.call(lambda: self._datapath.lanes.add(lane))
 
     def open_restored(self) -> None:
         """Start the workers of restored models, and the building of the ones without a plan."""

@@ -95,13 +95,13 @@ def _run(settings: Settings, on_ready: Callable[[], None], told: threading.Event
         max_bytes=limits.max_bytes_in_flight,
         max_request_bytes=limits.max_request_bytes,
     )
-    workers = Workers(datapath, settings.socket.parent, executor)
+    workers = Workers(datapath, executor)
     controller = Controller(settings, stores, incarnation, datapath, workers, executor)
     answers.connect(controller, datapath)
     # Clients that connect early wait in the listener's queue until the models are back.
     datapath.start()
     controller.restore()
-    datapath.post(datapath.accept_clients)
+    datapath.accept_clients()
     controller.open_restored()
     executor.submit(_probe, settings, device)
     on_ready()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from edge_agent.errors import Busy, EdgeAgentError, ModelQuarantined
+from edge_agent.errors import Busy, EdgeAgentError, ModelQuarantined, UnknownModel
 from edge_agent.plans import Epoch
 from edge_agent.tensors import TensorSpec
 from edge_agent.wire.messages import TensorHead
@@ -57,8 +57,8 @@ Outcome = Success | EdgeAgentError
 class Sender(Protocol):
     """The way to one worker."""
 
-    def send(self, epoch: Epoch, request: Request) -> bool:
-        """Hand over a request; False if the worker's queue is full."""
+    def send(self, request: Request) -> None:
+        """Hand over a request; its views stay unchanged until it is answered."""
         ...
 
 
@@ -161,12 +161,10 @@ class Lane:
         if station is None:
             return
         while self._queue and len(station.has) < station.window:
-            request = self._queue[0]
+            request = self._queue.popleft()
             if not request.is_done:
-                if not station.sender.send(station.epoch, request):
-                    return
                 station.has[request.sequence] = request
-            self._queue.popleft()
+                station.sender.send(request)
 
     def answered_by(self, station: Station, sequence: int, outcome: Outcome) -> None:
         """A worker answered; its next request goes out before the answer is delivered."""
@@ -239,6 +237,41 @@ class Lane:
         else:
             self.failed += 1
         request.answer(request, outcome)
+
+
+class Lanes:
+    """The lanes that take requests, by the name of their model."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[str, Lane] = {}
+
+    def add(self, lane: Lane) -> None:
+        """Accept requests for a model, in place of the lane that had its name."""
+        before = self._lanes.get(lane.name)
+        if before is not None:
+            before.is_closed = True
+        self._lanes[lane.name] = lane
+
+    def find(self, name: str) -> Lane:
+        """The lane of that name.
+
+        Raises:
+            UnknownModel: there is none.
+        """
+        try:
+            return self._lanes[name]
+        except KeyError:
+            loaded = ", ".join(sorted(self._lanes)) or "none"
+            raise UnknownModel(f'model "{name}" is not loaded; loaded: {loaded}') from None
+
+    def remove(self, name: str) -> None:
+        """Take no more requests for a model.
+
+        Raises:
+            UnknownModel: there is none of that name.
+        """
+        self.find(name).is_closed = True
+        del self._lanes[name]
 
 
 class Deadlines:

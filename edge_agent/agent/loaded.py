@@ -67,7 +67,7 @@ class Loaded:
             answered=lane.answered,
             failed=lane.failed,
             restarts=lane.restarts,
-            worker_pid=worker.process.pid if worker is not None else None,
+            worker_pid=worker.pid if worker is not None else None,
             memory_bytes=memory_bytes,
             source=self.record.source,
         )

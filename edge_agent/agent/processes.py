@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
+
+from edge_agent.transport import local
 
 log = logging.getLogger(__name__)
 
@@ -16,40 +17,52 @@ _CLEARED_PREFIX = "ORT_"
 """Environment variables of ONNX Runtime could let a model configure its session."""
 
 
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+"""numpy's own threads are not used, and would cost memory in every child."""
+
+
 def child_environment() -> dict[str, str]:
     """The environment for a child: ours, without what would configure ONNX Runtime."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(_CLEARED_PREFIX)}
-    return kept | {"ORT_DISABLE_TELEMETRY": "1", "PYTHONUNBUFFERED": "1"}
+    return kept | {"ORT_DISABLE_TELEMETRY": "1", **_ONE_THREAD}
 
 
-def start(
-    module: str, arguments: Sequence[str] = (), pass_fds: Sequence[int] = ()
-) -> subprocess.Popen[bytes]:
-    """Start `python -m module` with a pipe on standard input; it ends when the pipe closes."""
-    return subprocess.Popen(
-        [sys.executable, "-m", module, *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        pass_fds=pass_fds,
-        env=child_environment(),
-        start_new_session=True,  # Ctrl-C in a terminal is for the agent, which ends them in order
-    )
+class Child:
+    """A child process and the stream to it. When the stream closes, the child ends by itself."""
 
+    def __init__(self, module: str, arguments: Sequence[str] = ()) -> None:
+        """Start `python -m module FD ARGUMENTS`, where FD is the child's end of the stream."""
+        self.stream, theirs = local.pair()
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", module, str(theirs.fileno()), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env=child_environment(),
+                start_new_session=True,  # Ctrl-C in a terminal is for the agent, which ends them
+            )
 
-def end(process: subprocess.Popen[bytes]) -> None:
-    """Close the pipe, wait, and kill what does not end by itself."""
-    if process.stdin is not None:
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.close()
-    try:
-        process.wait(END_S)
-    except subprocess.TimeoutExpired:
-        log.warning("process %d did not end within %.0f s and is killed", process.pid, END_S)
-        process.kill()
-        process.wait()
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.process.pid
 
+    def kill(self) -> None:
+        """End it at once."""
+        self.process.kill()
 
-def how_it_ended(process: subprocess.Popen[bytes]) -> str:
-    """The end of a dead process in words."""
-    code = process.wait()
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
+    def end(self) -> None:
+        """Close the stream, wait, and kill what does not end by itself."""
+        self.stream.close()
+        try:
+            self.process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            log.warning("process %d did not end within %.0f s and is killed", self.pid, END_S)
+            self.process.kill()
+            self.process.wait()
+
+    def how_it_ended(self) -> str:
+        """The end of a dead process in words."""
+        code = self.process.wait()
+        return f"signal {-code}" if code < 0 else f"exit code {code}"

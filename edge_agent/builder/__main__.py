@@ -41,20 +41,20 @@ NICENESS = 10
 class Channel:
     """The socket to the agent."""
 
-    def __init__(self, stream: socket.socket) -> None:
+    def __init__(self, stream: local.FrameStream) -> None:
         self._stream = stream
         self._codec = Codec()
         self._reported_s = float("-inf")
 
     def receive(self) -> BuilderRequest:
         """The next message of the agent."""
-        raw, _ = local.receive_frame(self._stream)
+        raw, _ = self._stream.receive()
         message: BuilderRequest = decode(self._codec.to_builder, raw)
         return message
 
     def send(self, message: Message) -> None:
         """Send a message to the agent."""
-        local.send_frame(self._stream, self._codec.encode(message))
+        self._stream.send(self._codec.encode(message))
 
     def ask_grant(self) -> None:
         """Block until the agent allows the next slice."""
@@ -99,7 +99,7 @@ def main(arguments: list[str]) -> None:
     fd, settings_text = arguments
     settings = decode_settings(settings_text)
     with socket.socket(fileno=int(fd)) as stream:
-        channel = Channel(stream)
+        channel = Channel(local.FrameStream(stream))
         while True:
             try:
                 message = channel.receive()

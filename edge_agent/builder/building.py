@@ -38,8 +38,6 @@ from edge_agent.wire.messages import Build, Built, SubgraphFile
 
 log = logging.getLogger(__name__)
 
-PROFILE_S = 10.0
-VERIFY_S = 8.0
 CANDIDATES = 8
 SAMPLES = 2
 CPU = UnitId("cpu")
@@ -118,6 +116,7 @@ class Building:
     def __init__(self, message: Build, settings: Settings, slices: Slices) -> None:
         self._message = message
         self._slices = slices
+        self._budgets = settings.planning
         self._models = ModelStore(settings.state)
         self._artifacts = ArtifactStore(settings.cache)
         self._profiles = ProfileStore(settings.cache)
@@ -187,7 +186,7 @@ class Building:
         verification = verify(
             candidates,
             WholeBench(subject, slices, callers),
-            budget_s=VERIFY_S,
+            budget_s=self._budgets.verify_s,
             rng=random.Random(0),
         )
         plan = explained(
@@ -227,7 +226,7 @@ class Building:
             summary,
             wanted,
             PartBench(subject, slices),
-            budget_s=PROFILE_S,
+            budget_s=self._budgets.profile_s,
             rng=random.Random(0),
             device_key=self._device_key,
             state=host.state(),

@@ -11,7 +11,8 @@ from edge_agent.model.values import spec_bytes
 from edge_agent.subgraphs import CutPoint
 from edge_agent.tensors import ElementType, TensorName, TensorSpec
 
-_SMALL_BYTES = 4096
+_MIN_SMALL_BYTES = 16
+_MAX_SMALL_BYTES = 4096
 _SMALL_SHARE = 16
 
 
@@ -52,7 +53,8 @@ class _Weighing:
         self._specs = {name: specs.get(TensorName(name)) for name in graph.producers}
         self._bytes = {name: spec_bytes(spec) for name, spec in self._specs.items()}
         largest = max((b for n, b in self._bytes.items() if b and n in graph.users), default=0)
-        self._small_bytes = min(_SMALL_BYTES, largest // _SMALL_SHARE)
+        share = largest // _SMALL_SHARE
+        self._small_bytes = max(_MIN_SMALL_BYTES, min(share, _MAX_SMALL_BYTES))
         self._known_bytes = self._unknown = self._large = 0
         self._blockers: dict[str, None] = {}
 

@@ -20,7 +20,7 @@ _UNKNOWN_BYTES = 1 << 20
 """What a crossing value of unknown size counts as where no size at all is known."""
 _MIN_WORK_SHARE = 1e-3
 """A segment with less of the work than this is not worth a plan of its own."""
-_GAP_WORK_SHARE = 0.125
+_GAP_WORK_SHARE = 0.25
 """Only where no single tensor crosses over more of the work than this are wider cuts of use."""
 
 

@@ -54,7 +54,7 @@ _POINTWISE = frozenset(
     }
 )
 _BINARY = frozenset({"Add", "Div", "Max", "Min", "Mul", "Pow", "PRelu", "Sub", "Sum"})
-_FOLLOWERS = _POINTWISE | _BINARY | {"BatchNormalization", "QuantizeLinear"}
+_FOLLOWERS = _POINTWISE | _BINARY | {"BatchNormalization", "LayerNormalization", "QuantizeLinear"}
 _NARROWING = frozenset(
     {
         "BatchNormalization",
@@ -151,10 +151,22 @@ def _formulas(graph: ModelGraph) -> Iterator[tuple[int, int]]:
                 start, passed = found
                 source[node.output[0]] = start
                 first = min(graph.producers[name] for name in (*passed, node.output[0]))
-                producer = graph.producers[start]
-                if producer >= 0 and _operator(graph, producer) in _HEADS:
-                    first = producer
+                if _starts_inside(graph, start, position):
+                    first = graph.producers[start]
                 yield first, _end_of_followers(graph, position, alone=True)
+
+
+def _starts_inside(graph: ModelGraph, start: str, last: int) -> bool:
+    """Whether the node that gives `start` belongs to the formula from there to `last`.
+
+    It does if nothing else reads `start` (a bias before GELU, a residual before layer
+    normalisation: ONNX Runtime fuses them too) or if it takes activations into its kernel.
+    """
+    producer = graph.producers[start]
+    if producer < 0:
+        return False
+    is_read_later = start in graph.outputs or graph.users[start][-1] > last
+    return not is_read_later or _operator(graph, producer) in _HEADS
 
 
 def _meeting(source: dict[str, str], a: str, b: str) -> tuple[str, tuple[str, ...]] | None:

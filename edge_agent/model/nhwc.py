@@ -63,13 +63,24 @@ class NhwcRewrite:
 
 
 def rewrite_nhwc(
-    source: Path, destination: Path, specs: Mapping[TensorName, TensorSpec] | None = None
+    source: Path,
+    destination: Path,
+    specs: Mapping[TensorName, TensorSpec] | None = None,
+    *,
+    allow_saturation: bool = False,
 ) -> NhwcRewrite:
     """Write `source` to `destination` so that the images inside are channels-last where it pays.
 
     `specs` are types and shapes that the caller knows better than shape inference finds them.
     External data stay where they are if both files lie in one folder; otherwise, or where the new
     weights are large, they go to a file beside `destination` that is named after it.
+
+    Signed quantised images become unsigned. Their weights then become unsigned as well, so that
+    every product is exact; with `allow_saturation`, those of QDQ models stay int8, as in the
+    graphs that ONNX Runtime itself makes of such models, which is up to 1.6 times quicker on
+    x86-64 without VNNI and saturates there where two neighbouring products exceed 16 bits.
+
+    Raises: OSError where a file cannot be read or written.
     """
     model = onnx.load(source, load_external_data=False)
     facts = gather_facts(model, source.parent, specs)
@@ -78,7 +89,7 @@ def rewrite_nhwc(
     before = sum(transpose_perm(node) is not None for node in model.graph.node)
     fused = fold_neighbours(model, facts)
     facts = updated(facts, model, source.parent)
-    unsigned = make_unsigned(model, facts, fused)
+    unsigned = make_unsigned(model, facts, fused if allow_saturation else frozenset())
     facts = updated(facts, model, source.parent, unsigned)
     converted = _rewrite(model, facts)
     after = sum(transpose_perm(node) is not None for node in model.graph.node)

@@ -1,10 +1,10 @@
 """Signed quantised images made unsigned: the same numbers, for kernels that are much faster.
 
 On x86-64 without VNNI, ONNX Runtime's int8-by-int8 convolutions take 2 to 5 times as long as
-those of uint8 images (1.32, EPYC 7003). Adding 128 to values and zero points changes nothing else.
-There uint8 images by int8 weights are quickest, but sums of two products saturate at 16 bits, so
-large weights become uint8 too; not where plain ONNX Runtime would saturate as well, which makes
-the images of a QDQ model unsigned but never its weights.
+those of uint8 images (1.32, EPYC 7003). Adding 128 to values and zero points changes nothing else
+(QLinearMul and QLinearAveragePool of ONNX Runtime may round to the neighbouring step). There uint8
+images by int8 weights are quickest, but sums of two products saturate at 16 bits, so weights that
+are large enough for it become uint8 as well.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ _PASSING = frozenset(
 """Operators that hand on their first input's elements and keep its type."""
 
 
-def make_unsigned(model: onnx.ModelProto, facts: Facts, fused: frozenset[str]) -> frozenset[str]:
+def make_unsigned(
+    model: onnx.ModelProto, facts: Facts, may_saturate: frozenset[str]
+) -> frozenset[str]:
     """Turn int8 values around quantised convolutions into uint8 in place; the values changed.
 
-    `fused` are the outputs of convolutions that the source has between DequantizeLinear and
-    QuantizeLinear.
+    The convolutions whose outputs are in `may_saturate` keep int8 weights.
     A group of values whose types are tied stays as it is when it reaches a graph input or output,
     a body, a constant that is not known, or an operator that is not known here.
     """
@@ -71,7 +72,7 @@ def make_unsigned(model: onnx.ModelProto, facts: Facts, fused: frozenset[str]) -
     if changed:
         shift = _Shift(model.graph, facts)
         for node in nodes:
-            keeps_weight = _keeps_weight(node, facts, fused)
+            keeps_weight = _keeps_weight(node, facts, may_saturate)
             _retype(node, changed, shift.constant, facts, keeps_weight)
         kept = [v for v in model.graph.value_info if v.name not in changed]
         del model.graph.value_info[:]
@@ -136,12 +137,14 @@ def _positions(node: onnx.NodeProto) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return _LAYOUTS.get(key, ((), ()))
 
 
-def _keeps_weight(node: onnx.NodeProto, facts: Facts, fused: frozenset[str]) -> bool:
+def _keeps_weight(node: onnx.NodeProto, facts: Facts, may_saturate: frozenset[str]) -> bool:
     """Whether int8 weights may meet uint8 images without changing what the user gets."""
     if node.op_type != "QLinearConv" or node.input[3] not in facts.constants:
         return False
     weight = facts.constants[node.input[3]]
-    return node.output[0] in fused or bool(np.abs(weight.astype(np.int16)).max() <= _NO_SATURATION)
+    return node.output[0] in may_saturate or bool(
+        np.abs(weight.astype(np.int16)).max() <= _NO_SATURATION
+    )
 
 
 def _retype(

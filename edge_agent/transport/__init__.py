@@ -1,1 +1,1 @@
-"""Bytes between processes: local stream sockets, and ZeroMQ to the workers."""
+"""Bytes between processes: frames over local stream sockets."""

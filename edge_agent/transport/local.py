@@ -19,6 +19,9 @@ ADDRESS_LIMIT_BYTES = 107
 BUFFER_BYTES = 1 << 20
 """Kernel buffer of each direction, so that an image passes in one piece (the kernel may cap it)."""
 
+SCRATCH_BYTES = 1 << 16
+"""How much is read at once as long as it is not known where it goes."""
+
 _MAX_PARTS = 512
 """Buffers for one sendmsg call; the kernel takes at most 1024."""
 _CREDENTIALS = struct.Struct("3i")
@@ -72,7 +75,7 @@ def peer_user(stream: socket.socket) -> int:
     return int(_CREDENTIALS.unpack(raw)[1])
 
 
-def connect(path: Path) -> socket.socket:
+def connect(path: Path) -> FrameStream:
     """A blocking connection to the agent.
 
     Raises:
@@ -89,12 +92,21 @@ def connect(path: Path) -> socket.socket:
             "or name its socket with --socket or EDGE_AGENT_SOCKET"
         ) from error
     widen(stream)
-    return stream
+    return FrameStream(stream)
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """A connected pair, one end for a child process."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    widen(ours)
+    widen(theirs)
+    return ours, theirs
 
 
 def _arm(stream: socket.socket, deadline_s: float | None) -> None:
     if deadline_s is None:
-        stream.settimeout(None)
+        if stream.gettimeout() is not None:
+            stream.settimeout(None)
         return
     left_s = deadline_s - clock.monotonic_s()
     if left_s <= 0:
@@ -119,56 +131,83 @@ def send_some(stream: socket.socket, parts: list[Buffer]) -> int:
     return sent
 
 
-def send_frame(
-    stream: socket.socket,
-    message: bytes,
-    tensors: Sequence[memoryview] = (),
-    deadline_s: float | None = None,
-) -> None:
-    """Send one frame on a blocking connection; `deadline_s` is a time of `clock.monotonic_s`.
+class FrameStream:
+    """Whole frames over a blocking connection.
 
-    Raises:
-        ConnectionLost: the other side is gone.
-        DeadlineExceeded: it was not sent in time.
+    One thread at a time may send, and one at a time receive; they may be two.
     """
-    parts = frame_parts(message, tensors)
-    try:
-        while parts:
-            _arm(stream, deadline_s)
-            send_some(stream, parts)
-    except TimeoutError as error:
-        raise DeadlineExceeded("the deadline passed while the request was sent") from error
-    except OSError as error:
-        raise ConnectionLost(str(error)) from error
 
+    def __init__(self, stream: socket.socket) -> None:
+        self.socket = stream
+        self._scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self._left = self._scratch[:0]
+        self._reader = FrameReader()
 
-def receive_frame(
-    stream: socket.socket, deadline_s: float | None = None, limit_bytes: int | None = None
-) -> tuple[bytes, memoryview]:
-    """Receive one frame on a blocking connection: its message and its payload.
+    def send(
+        self,
+        message: bytes,
+        tensors: Sequence[memoryview] = (),
+        deadline_s: float | None = None,
+    ) -> None:
+        """Send one frame; `deadline_s` is a time of `clock.monotonic_s`.
 
-    Raises:
-        ConnectionLost: the other side is gone.
-        DeadlineExceeded: it did not arrive in time.
-        ProtocolError: it is no frame, or its payload is over `limit_bytes`.
-    """
-    reader = FrameReader()
-    try:
+        Raises:
+            ConnectionLost: the other side is gone.
+            DeadlineExceeded: it was not sent in time; the connection is of no more use.
+        """
+        parts = frame_parts(message, tensors)
+        try:
+            while parts:
+                _arm(self.socket, deadline_s)
+                send_some(self.socket, parts)
+        except TimeoutError as error:
+            raise DeadlineExceeded("the deadline passed while the request was sent") from error
+        except OSError as error:
+            raise ConnectionLost(str(error)) from error
+
+    def receive(
+        self, deadline_s: float | None = None, limit_bytes: int | None = None
+    ) -> tuple[bytes, memoryview]:
+        """Wait for one frame: its message and its payload, in a buffer of its own.
+
+        Raises:
+            ConnectionLost: the other side is gone.
+            DeadlineExceeded: it did not arrive in time; the connection is of no more use.
+            ProtocolError: it is no frame, or its payload is over `limit_bytes`.
+        """
+        reader = self._reader
         while not reader.is_complete:
             if reader.message is not None and reader.payload is None:
-                if limit_bytes is not None and reader.payload_bytes > limit_bytes:
-                    raise ProtocolError(
-                        f"payload of {reader.payload_bytes} bytes, want at most {limit_bytes}"
-                    )
-                reader.accept(memoryview(bytearray(reader.payload_bytes)))
-            _arm(stream, deadline_s)
-            count = stream.recv_into(reader.wanted())
-            if count == 0:
-                raise ConnectionLost("the other side closed the connection")
-            reader.filled(count)
-    except TimeoutError as error:
-        raise DeadlineExceeded("the deadline passed while waiting for the answer") from error
-    except OSError as error:
-        raise ConnectionLost(str(error)) from error
-    assert reader.message is not None
-    return reader.message, reader.payload if reader.payload is not None else memoryview(b"")
+                _accept(reader, limit_bytes)
+            if self._left.nbytes:
+                self._left = self._left[reader.feed(self._left) :]
+            else:
+                self._read_more(deadline_s)
+        return reader.take()
+
+    def _read_more(self, deadline_s: float | None) -> None:
+        wanted = self._reader.wanted()
+        target = self._scratch if wanted is None else wanted
+        try:
+            _arm(self.socket, deadline_s)
+            count = self.socket.recv_into(target)
+        except TimeoutError as error:
+            raise DeadlineExceeded("the deadline passed while waiting for the answer") from error
+        except OSError as error:
+            raise ConnectionLost(str(error)) from error
+        if count == 0:
+            raise ConnectionLost("the other side closed the connection")
+        if wanted is None:
+            self._left = self._scratch[:count]
+        else:
+            self._reader.filled(count)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.socket.close()
+
+
+def _accept(reader: FrameReader, limit_bytes: int | None) -> None:
+    if limit_bytes is not None and reader.payload_bytes > limit_bytes:
+        raise ProtocolError(f"payload of {reader.payload_bytes} bytes, want at most {limit_bytes}")
+    reader.accept_new()

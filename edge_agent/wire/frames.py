@@ -16,6 +16,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
+import numpy as np
+
 from edge_agent.errors import ProtocolError
 
 MAGIC = b"EAG\x01"
@@ -99,73 +101,92 @@ def frame_parts(message: bytes, tensors: Sequence[memoryview] = ()) -> list[Buff
 class FrameReader:
     """Takes bytes as they come and says when a message, and then its payload, is whole.
 
-    The caller alternates: `wanted()` gives the buffer to fill next, `filled(n)` says how many
-    bytes arrived. When `message` is set, the caller decides where the payload goes: `accept()`
-    (into a fresh buffer) or `discard()` (nowhere), then reads on until `is_complete`.
+    `feed` takes bytes that were read somewhere; it stops behind a message, so that the caller can
+    decide where the payload goes: `accept` (into a buffer) or `discard` (nowhere). The rest of an
+    accepted payload may be read straight into `wanted()`, followed by `filled`.
     """
 
-    __slots__ = ("_at", "_buffer", "_discarding", "_left", "message", "payload", "payload_bytes")
+    __slots__ = ("_at", "_header", "_is_discarding", "message", "payload", "payload_bytes")
 
     def __init__(self) -> None:
         self.start()
 
     def start(self) -> None:
         """Forget the last frame and wait for the next."""
-        self._buffer = memoryview(bytearray(PREFIX.size))
+        self._header = bytearray()
         self._at = 0
-        self._left = 0
-        self._discarding = False
+        self._is_discarding = False
         self.message: bytes | None = None
         self.payload: memoryview | None = None
-        self.payload_bytes = -1
+        self.payload_bytes = 0
 
     @property
     def is_idle(self) -> bool:
         """Whether not a single byte of the next frame has arrived."""
-        return self.payload_bytes < 0 and self._at == 0
+        return self.message is None and not self._header
 
     @property
     def is_complete(self) -> bool:
         """Whether message and payload have arrived."""
-        if self.message is None:
-            return False
-        if self.payload_bytes == 0:
-            return True
-        if self._discarding:
-            return self._left == 0
-        return self.payload is not None and self._at == self.payload_bytes
+        return self.message is not None and self._at == self.payload_bytes
 
     def accept(self, buffer: memoryview) -> None:
         """Read the payload into `buffer`, which has `payload_bytes` bytes."""
-        self.payload = self._buffer = buffer
-        self._at = 0
+        self.payload = buffer
 
-    def discard(self, scratch: memoryview) -> None:
-        """Read the payload and drop it; `scratch` is overwritten again and again."""
-        self._discarding, self._left = True, self.payload_bytes
-        self._buffer = scratch
+    def accept_new(self) -> None:
+        """Read the payload into a buffer of its own."""
+        # numpy, unlike bytearray, does not write zeros first.
+        self.accept(memoryview(np.empty(self.payload_bytes, np.uint8).data))
 
-    def wanted(self) -> memoryview:
-        """Where the next bytes go."""
-        if self._discarding:
-            return self._buffer[: min(self._left, self._buffer.nbytes)]
-        return self._buffer[self._at :]
+    def take(self) -> tuple[bytes, memoryview]:
+        """Message and payload (empty if discarded) of a complete frame; wait for the next."""
+        assert self.message is not None
+        message, payload = self.message, self.payload
+        self.start()
+        return message, payload if payload is not None else memoryview(b"")
+
+    def discard(self) -> None:
+        """Read the payload and drop it."""
+        self._is_discarding = True
+
+    def wanted(self) -> memoryview | None:
+        """Where the rest of an accepted payload goes; None if bytes are to be fed."""
+        return None if self.payload is None else self.payload[self._at :]
 
     def filled(self, count: int) -> None:
-        """`count` bytes were put into `wanted()`.
+        """`count` bytes were put into `wanted()`."""
+        self._at += count
+
+    def feed(self, data: memoryview) -> int:
+        """Take bytes from the front of `data`; how many.
+
+        Takes all of them, or up to the end of the message, or up to the end of the frame.
 
         Raises:
             ProtocolError: the prefix is not ours, or the message is over the limit.
         """
-        if self._discarding:
-            self._left -= count
-            return
-        self._at += count
-        if self._at < self._buffer.nbytes or self.message is not None:
-            return
-        if self.payload_bytes < 0:
-            message_bytes, self.payload_bytes = unpack_prefix(self._buffer)
-            self._buffer, self._at = memoryview(bytearray(message_bytes)), 0
-            if message_bytes:
-                return
-        self.message = bytes(self._buffer)
+        if self.message is None:
+            return self._feed_header(data)
+        taken = min(data.nbytes, self.payload_bytes - self._at)
+        if self.payload is not None:
+            self.payload[self._at : self._at + taken] = data[:taken]
+        elif not self._is_discarding:
+            return 0
+        self._at += taken
+        return taken
+
+    def _feed_header(self, data: memoryview) -> int:
+        header = self._header
+        taken = 0
+        if len(header) < PREFIX.size:
+            taken = min(data.nbytes, PREFIX.size - len(header))
+            header += data[:taken]
+            if len(header) < PREFIX.size:
+                return taken
+        message_bytes, payload_bytes = unpack_prefix(header[: PREFIX.size])
+        more = min(data.nbytes - taken, PREFIX.size + message_bytes - len(header))
+        header += data[taken : taken + more]
+        if len(header) == PREFIX.size + message_bytes:
+            self.message, self.payload_bytes = bytes(header[PREFIX.size :]), payload_bytes
+        return taken + more

@@ -224,8 +224,6 @@ class Deployment(Message, frozen=True, tag="deployment", kw_only=True):
     inputs: tuple[TensorSpec, ...] | None
     """None: the worker reads them from the model and reports them."""
     outputs: tuple[TensorSpec, ...] | None
-    requests_address: str
-    answers_address: str
     warm_shapes: Shapes
     """Run once on zeros of these input shapes before reporting ready; () to skip it."""
 
@@ -240,7 +238,7 @@ class Ready(Message, frozen=True, tag="ready"):
 
 
 class Run(Message, frozen=True, tag="run"):
-    """Run once; one frame per input tensor follows."""
+    """Run once; the inputs follow in the payload."""
 
     epoch: Epoch
     sequence: int
@@ -249,7 +247,7 @@ class Run(Message, frozen=True, tag="run"):
 
 
 class Ran(Message, frozen=True, tag="ran"):
-    """The outputs of a run; one frame per tensor follows."""
+    """The outputs of a run; they follow in the payload."""
 
     epoch: Epoch
     sequence: int
@@ -266,6 +264,7 @@ class RunError(Message, frozen=True, tag="run-error"):
     message: Text
 
 
+AgentToWorker = Deployment | Run
 WorkerMessage = Ready | Ran | RunError
 
 
@@ -349,7 +348,7 @@ class Codec:
         self._encoder = msgspec.msgpack.Encoder()
         self.from_client = msgspec.msgpack.Decoder(ClientMessage)
         self.from_agent = msgspec.msgpack.Decoder(AgentMessage)
-        self.to_worker = msgspec.msgpack.Decoder(Deployment | Run)
+        self.to_worker = msgspec.msgpack.Decoder(AgentToWorker)
         self.from_worker = msgspec.msgpack.Decoder(WorkerMessage)
         self.to_builder = msgspec.msgpack.Decoder(BuilderRequest)
         self.from_builder = msgspec.msgpack.Decoder(BuilderMessage)

@@ -1,80 +1,62 @@
-"""Start of a worker process: `python -m edge_agent.worker [--background]`.
+"""Start of a worker process: `python -m edge_agent.worker FD [--background]`.
 
-Standard input brings one frame, the deployment, and then stays open: when it closes, the agent
-has retired this worker or is dead, and the worker ends at once. Standard output is not used.
+FD is a connected socket: the first frame on it is the deployment, the others are requests. When
+it closes, the agent has retired this worker or is dead, and the worker ends at once.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import threading
-from collections.abc import Callable
-from typing import BinaryIO
 
 from edge_agent.errors import EdgeAgentError
-from edge_agent.transport.zeromq import Context, WorkerLink
-from edge_agent.wire.frames import PREFIX, unpack_prefix
+from edge_agent.transport.local import ConnectionLost, FrameStream
 from edge_agent.wire.messages import Codec, Deployment, Ready, RunError, decode
 from edge_agent.worker.serving import Serving
 
 
-def _read_deployment(stream: BinaryIO, codec: Codec) -> Deployment | None:
-    prefix = stream.read(PREFIX.size)
-    if len(prefix) < PREFIX.size:
-        return None
-    message_bytes, _ = unpack_prefix(prefix)
-    message = decode(codec.to_worker, stream.read(message_bytes))
-    assert isinstance(message, Deployment)
-    return message
+def _import_runtime() -> None:
+    # Takes longer than anything else here, and goes on while the agent checks the model.
+    from edge_agent.worker import opening
 
-
-def _in_thread(target: Callable[[], None]) -> threading.Thread:
-    thread = threading.Thread(target=target, daemon=True)
-    thread.start()
-    return thread
+    opening.load()
 
 
 def main(arguments: list[str]) -> None:
-    """Serve one epoch until standard input closes."""
-    is_background = "--background" in arguments
-    codec = Codec()
-
-    def warm_import() -> None:
-        from edge_agent.worker import opening  # loads ONNX Runtime meanwhile
-
-        opening.load()
-
-    importing = _in_thread(warm_import)
-    deployment = _read_deployment(sys.stdin.buffer, codec)
-    if deployment is None:
+    """Serve one epoch until the stream closes."""
+    stream = FrameStream(socket.socket(fileno=int(arguments[0])))
+    importing = threading.Thread(target=_import_runtime, daemon=True)
+    importing.start()
+    try:
+        _serve(stream, importing, is_background="--background" in arguments)
+    except ConnectionLost:
+        # Ending the interpreter the slow way would wait for runs whose answers nobody wants.
         os._exit(0)
+
+
+def _serve(stream: FrameStream, importing: threading.Thread, *, is_background: bool) -> None:
+    codec = Codec()
+    raw, _ = stream.receive()
+    deployment = decode(codec.to_worker, raw)
+    assert isinstance(deployment, Deployment)
     importing.join()
     from edge_agent.worker import opening
 
-    link = WorkerLink(Context(), deployment.requests_address, deployment.answers_address)
+    epoch = deployment.epoch
     try:
         opened = opening.open_deployment(deployment, is_background=is_background)
     except EdgeAgentError as error:
-        failed = RunError(epoch=deployment.epoch, sequence=-1, code=error.code, message=str(error))
-        link.send(codec.encode(failed))
-    else:
-        Serving(link, opened.runner, deployment.epoch, deployment.instances).start()
-        link.send(
-            codec.encode(
-                Ready(
-                    epoch=deployment.epoch,
-                    inputs=opened.inputs,
-                    outputs=opened.outputs,
-                    opened_s=opened.opened_s,
-                )
-            )
-        )
-    while sys.stdin.buffer.read(4096):
-        pass
-    # The agent took every answer before it closed the pipe, and ending the interpreter the slow
-    # way would wait for threads that wait for requests.
-    os._exit(0)
+        refused = RunError(epoch=epoch, sequence=-1, code=error.code, message=str(error))
+        stream.send(codec.encode(refused))
+        stream.receive()  # only the end of the stream can come
+        return
+    ready = Ready(
+        epoch=epoch, inputs=opened.inputs, outputs=opened.outputs, opened_s=opened.opened_s
+    )
+    stream.send(codec.encode(ready))
+    Serving(stream, opened.runner, epoch, deployment.instances).run()
 
 
 if __name__ == "__main__":

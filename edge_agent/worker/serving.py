@@ -1,4 +1,4 @@
-"""Takes requests off the link, runs the chain of sessions, and sends the answers.
+"""Takes requests off the stream, runs the chain of sessions, and sends the answers.
 
 The runner threads take turns: whoever holds the receiving lock waits for the next request, then
 passes the lock on and runs. A request is thus received, run and answered by one thread, without
@@ -16,8 +16,9 @@ from edge_agent import clock
 from edge_agent.errors import EdgeAgentError, ProtocolError
 from edge_agent.plans import Epoch
 from edge_agent.tensors import Arrays
-from edge_agent.transport.zeromq import WorkerLink
+from edge_agent.transport.local import ConnectionLost, FrameStream
 from edge_agent.wire.arrays import pack_arrays, unpack_arrays
+from edge_agent.wire.frames import split_payload
 from edge_agent.wire.messages import Codec, Ran, Run, RunError, decode
 
 log = logging.getLogger(__name__)
@@ -42,37 +43,51 @@ class Runner(Protocol):
 class Serving:
     """The runner threads of one worker."""
 
-    def __init__(self, link: WorkerLink, runner: Runner, epoch: Epoch, instances: int) -> None:
-        self._link = link
+    def __init__(self, stream: FrameStream, runner: Runner, epoch: Epoch, instances: int) -> None:
+        self._stream = stream
         self._runner = runner
         self._epoch = epoch
         self._codec = Codec()
         self._receiving = threading.Lock()
         self._sending = threading.Lock()
+        self._ended = threading.Event()
         self._threads = [
             threading.Thread(target=self._serve, name=f"run-{i}", daemon=True)
             for i in range(instances)
         ]
 
-    def start(self) -> None:
-        """Start answering; the threads end with the process."""
+    def run(self) -> None:
+        """Answer until the stream closes.
+
+        Raises:
+            ConnectionLost: it did.
+        """
         for thread in self._threads:
             thread.start()
+        self._ended.wait()
+        raise ConnectionLost("the agent closed the stream")
 
     def _serve(self) -> None:
         self._runner.pin_caller()
-        while True:
-            with self._receiving:
-                received = self._link.receive()
-            self._answer(*received)
+        try:
+            while True:
+                with self._receiving:
+                    received = self._stream.receive()
+                self._answer(*received)
+        except ConnectionLost:
+            self._ended.set()
+        except Exception:
+            log.exception("the worker broke the protocol, or the agent did")
+            self._ended.set()
 
-    def _answer(self, raw: memoryview, views: list[memoryview]) -> None:
+    def _answer(self, raw: bytes, payload: memoryview) -> None:
         message = decode(self._codec.to_worker, raw)
         if not isinstance(message, Run):
             raise ProtocolError(f"worker got {type(message).__name__}, want Run")
         if message.epoch != self._epoch:
             # The agent waits for every request that it sent, so this is a fault of the agent.
             raise ProtocolError(f"request of epoch {message.epoch}, want {self._epoch}")
+        views = split_payload(payload, [head.size_bytes for head in message.tensors])
         started_s = clock.precise_s()
         try:
             arrays = self._runner.run(unpack_arrays(message.tensors, views), message.outputs)
@@ -97,4 +112,4 @@ class Serving:
                 )
             )
         with self._sending:
-            self._link.send(answer, tensors)
+            self._stream.send(answer, tensors)

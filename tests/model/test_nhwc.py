@@ -4,122 +4,31 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from edge_agent.model.nhwc import NhwcRewrite, rewrite_nhwc
 from edge_agent.tensors import ElementType, TensorName, TensorSpec
-
-MICROSOFT = "com.microsoft"
-TO_LAST, TO_FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
-Nodes = Sequence[onnx.NodeProto]
-
-
-def node(op: str, inputs: str, outputs: str, domain: str = "", **attrs: Any) -> onnx.NodeProto:
-    """A node whose inputs and outputs are given as words; "-" is an omitted one."""
-    names = [[n if n != "-" else "" for n in text.split()] for text in (inputs, outputs)]
-    return helper.make_node(op, *names, domain=domain, **attrs)
-
-
-def value(name: str, shape: Sequence[int | str] | None, kind: int = TensorProto.FLOAT) -> Any:
-    return helper.make_tensor_value_info(name, kind, shape)
-
-
-def write(
-    path: Path,
-    nodes: Nodes,
-    inputs: Sequence[Any],
-    outputs: Sequence[Any],
-    constants: dict[str, Any],
-    opset: int = 17,
-) -> Path:
-    tensors = [numpy_helper.from_array(np.asarray(a), n) for n, a in constants.items()]
-    graph = helper.make_graph(nodes, "graph", inputs, outputs, tensors)
-    opsets = [helper.make_opsetid("", opset), helper.make_opsetid(MICROSOFT, 1)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
-    return path
-
-
-def run(path: Path, feeds: dict[str, Any], level: str = "ORT_DISABLE_ALL") -> list[Any]:
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    results: list[Any] = session.run(None, feeds)
-    return results
-
-
-def feeds_for(path: Path, seed: int = 0) -> dict[str, Any]:
-    generator = np.random.default_rng(seed)
-    kinds = {1: np.float32, 2: np.uint8, 3: np.int8, 7: np.int64, 9: np.bool_}
-    feeds = {}
-    for entry in onnx.load(path).graph.input:
-        shape = [d.dim_value or 2 for d in entry.type.tensor_type.shape.dim]
-        dtype = kinds[entry.type.tensor_type.elem_type]
-        ones = generator.integers(0, 2, shape)
-        data = generator.standard_normal(shape) if dtype == np.float32 else ones
-        feeds[entry.name] = np.asarray(data).astype(dtype)
-    return feeds
-
-
-def rewritten(source: Path, **given: Any) -> tuple[NhwcRewrite, Path]:
-    destination = source.with_name("last.onnx")
-    result = rewrite_nhwc(source, destination, **given)
-    assert destination.exists() == result.changed
-    return result, destination
-
-
-def assert_equal_outputs(before: Path, after: Path, allowed: float = 0.0) -> None:
-    """Integers equal, floats within `allowed` or 1e-5 of the largest, at every level."""
-    a, b = onnx.load(before).graph, onnx.load(after).graph
-    assert list(a.input) == list(b.input)
-    assert list(a.output) == list(b.output)
-    feeds = feeds_for(before)
-    wanted = run(before, feeds)
-    for level in ("ORT_DISABLE_ALL", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL"):
-        for want, got in zip(wanted, run(after, feeds, level), strict=True):
-            assert got.dtype == want.dtype
-            assert got.shape == want.shape
-            if want.dtype == np.float32:
-                assert np.abs(got - want).max() <= max(1e-5 * np.abs(want).max(), allowed)
-            else:
-                assert np.array_equal(got, want)
-
-
-def operators(path: Path) -> Counter[str]:
-    return Counter(n.op_type for n in onnx.load(path).graph.node)
-
-
-def pointwise(channels_out: int, channels_in: int, seed: int = 1) -> Any:
-    generator = np.random.default_rng(seed)
-    return (generator.standard_normal((channels_out, channels_in, 1, 1)) / 8).astype(np.float32)
-
-
-def between_transposes(
-    tmp_path: Path, middle: Nodes, constants: dict[str, Any], **given: Any
-) -> Path:
-    """A graph that is channels-last outside: transpose, `middle` from "a" to "b", transpose.
-
-    A 1x1 convolution in front says which axis is which.
-    """
-    nodes = [
-        node("Transpose", "x", "t", perm=TO_FIRST),
-        node("Conv", "t w bias", "a"),
-        *middle,
-        node("Transpose", "b", "y", perm=TO_LAST),
-    ]
-    weights = {"w": pointwise(6, 4), "bias": np.linspace(-1, 1, 6, dtype=np.float32)}
-    inputs, outputs = [value("x", [2, 5, 7, 4])], [value("y", None)]
-    return write(tmp_path / "first.onnx", nodes, inputs, outputs, weights | constants, **given)
-
+from tests.model.nhwc_graphs import (
+    MICROSOFT,
+    TO_FIRST,
+    TO_LAST,
+    assert_equal_outputs,
+    between_transposes,
+    feeds_for,
+    node,
+    operators,
+    pointwise,
+    rewritten,
+    run,
+    value,
+    write,
+)
 
 AXIS_CASES: dict[str, tuple[list[onnx.NodeProto], dict[str, Any], int]] = {
     "relu": ([node("Relu", "a", "b")], {}, 17),
@@ -349,155 +258,6 @@ def test_wide_pointwise_convolutions_become_matrix_products(tmp_path: Path) -> N
     result, destination = rewritten(source)
     assert result.converted == (("Conv", 5),)
     assert operators(destination) == Counter(MatMul=5, Add=5, Relu=5, Transpose=2)
-    assert_equal_outputs(source, destination)
-
-
-def quantised_chain(dtype: type, group: int = 1) -> tuple[Nodes, dict[str, Any]]:
-    """Two quantised convolutions with a residual, pools and a concatenation between them."""
-    generator = np.random.default_rng(0)
-    zero = dtype(np.iinfo(dtype).min // 2 + np.iinfo(dtype).max // 2 + 3)
-    nodes = [
-        node("QuantizeLinear", "x s z", "q"),
-        node("QLinearConv", "q s z w0 ws wz s z b0", "c", pads=[1, 1, 1, 1]),
-        node("QLinearConv", "c s z w1 ws wz s z", "d", pads=[1, 1, 1, 1], group=group),
-        node("QLinearMul", "c s z d s z s z", "e", domain=MICROSOFT),
-        node("QLinearConcat", "s z c s z e s z", "f", domain=MICROSOFT, axis=1),
-        node("MaxPool", "f", "g", kernel_shape=[2, 2], strides=[2, 2]),
-        node("QLinearAveragePool", "g s z s z", "h", domain=MICROSOFT, kernel_shape=[2, 2]),
-        node("QLinearGlobalAveragePool", "h s z s z", "i", domain=MICROSOFT),
-        node("QLinearAdd", "h s z i s z s z", "k", domain=MICROSOFT),
-        node("DequantizeLinear", "k s z", "y"),
-    ]
-    constants = {
-        "s": np.float32(0.05),
-        "z": zero,
-        "w0": generator.integers(-127, 128, (8, 4, 3, 3)).astype(np.int8),
-        "w1": generator.integers(-127, 128, (8, 8 // group, 3, 3)).astype(np.int8),
-        "ws": np.linspace(0.002, 0.004, 8, dtype=np.float32),
-        "wz": np.zeros(8, np.int8),
-        "b0": generator.integers(-500, 500, 8).astype(np.int32),
-    }
-    return nodes, constants
-
-
-@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
-def test_quantised_operators_get_their_channels_last_kernels(dtype: type, tmp_path: Path) -> None:
-    nodes, constants = quantised_chain(dtype)
-    inputs, outputs = [value("x", [1, 4, 12, 12])], [value("y", [1, 16, 5, 5])]
-    source = write(tmp_path / "a.onnx", nodes, inputs, outputs, constants)
-    result, destination = rewritten(source)
-    assert dict(result.converted) == {
-        "QLinearConv": 2,
-        "MaxPool": 1,
-        "QLinearAveragePool": 1,
-        "QLinearGlobalAveragePool": 1,
-    }
-    assert result.transposes == 2
-    assert operators(destination)["NhwcMaxPool"] == 1
-    # ONNX Runtime's average pools round int8 and uint8 differently: a step in each summand.
-    assert_equal_outputs(source, destination, allowed=0.101 if dtype is np.int8 else 0)
-
-
-def test_signed_images_and_weights_become_unsigned_without_changing_a_bit(
-    tmp_path: Path,
-) -> None:
-    nodes, constants = quantised_chain(np.int8)
-    nodes = [*nodes[:6], node("DequantizeLinear", "g s z", "y")]
-    inputs, outputs = [value("x", [1, 4, 12, 12])], [value("y", [1, 16, 6, 6])]
-    source = write(tmp_path / "a.onnx", nodes, inputs, outputs, constants)
-    _, destination = rewritten(source)
-    kept = {t.data_type for t in onnx.load(destination).graph.initializer}
-    assert TensorProto.INT8 not in kept
-    feeds = feeds_for(source)
-    assert np.array_equal(run(source, feeds)[0], run(destination, feeds)[0])
-
-
-def test_a_signed_image_that_leaves_the_graph_stays_signed(tmp_path: Path) -> None:
-    nodes, constants = quantised_chain(np.int8)
-    outputs = [value("y", [1, 16, 5, 5]), value("c", [1, 8, 12, 12], TensorProto.INT8)]
-    source = write(tmp_path / "a.onnx", nodes, [value("x", [1, 4, 12, 12])], outputs, constants)
-    result, destination = rewritten(source)
-    assert result.changed
-    assert_equal_outputs(source, destination)
-
-
-def test_grouped_quantised_convolutions_stay_channels_first(tmp_path: Path) -> None:
-    nodes, constants = quantised_chain(np.uint8, group=4)
-    inputs, outputs = [value("x", [1, 4, 12, 12])], [value("y", [1, 16, 5, 5])]
-    source = write(tmp_path / "a.onnx", nodes, inputs, outputs, constants)
-    _, destination = rewritten(source)
-    grouped = [n for n in onnx.load(destination).graph.node if "w1" in n.input]
-    assert [n.domain for n in grouped] == [""]
-    assert_equal_outputs(source, destination)
-
-
-def qdq_graph(dtype: type) -> tuple[Nodes, dict[str, Any]]:
-    generator = np.random.default_rng(0)
-    zero = dtype(np.iinfo(dtype).min)
-    nodes = [
-        node("QuantizeLinear", "x s z", "xq"),
-        node("DequantizeLinear", "xq s z", "xd"),
-        node("DequantizeLinear", "w ws wz", "wd", axis=0),
-        node("DequantizeLinear", "b bs bz", "bd", axis=0),
-        node("Conv", "xd wd bd", "c", pads=[1, 1, 1, 1]),
-        node("Relu", "c", "r"),
-        node("QuantizeLinear", "r s z", "rq"),
-        node("DequantizeLinear", "rq s z", "rd"),
-        node("MaxPool", "rd", "m", kernel_shape=[2, 2]),
-        node("QuantizeLinear", "m s z", "mq"),
-        node("DequantizeLinear", "mq s z", "y"),
-    ]
-    scales = np.linspace(0.002, 0.004, 8, dtype=np.float32)
-    constants = {
-        "s": np.float32(0.03),
-        "z": zero,
-        "w": generator.integers(-127, 128, (8, 4, 3, 3)).astype(np.int8),
-        "ws": scales,
-        "wz": np.zeros(8, np.int8),
-        "b": generator.integers(-500, 500, 8).astype(np.int32),
-        "bs": np.float32(0.03) * scales,
-        "bz": np.zeros(8, np.int32),
-    }
-    return nodes, constants
-
-
-@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
-def test_a_convolution_between_dequantize_and_quantize_is_fused(
-    dtype: type, tmp_path: Path
-) -> None:
-    nodes, constants = qdq_graph(dtype)
-    inputs, outputs = [value("x", [1, 4, 12, 12])], [value("y", [1, 8, 11, 11])]
-    source = write(tmp_path / "a.onnx", nodes, inputs, outputs, constants)
-    result, destination = rewritten(source)
-    assert dict(result.converted) == {"QLinearConv": 1, "MaxPool": 1}
-    assert operators(destination)["Conv"] == operators(destination)["Relu"] == 0
-    feeds = feeds_for(source)
-    step = np.abs(run(source, feeds)[0] - run(destination, feeds)[0]).max() / 0.03
-    assert step <= 1.001
-
-
-def test_a_bias_in_other_steps_than_the_products_is_not_fused(tmp_path: Path) -> None:
-    nodes, constants = qdq_graph(np.uint8)
-    constants["bs"] = constants["bs"] * np.float32(2)
-    inputs, outputs = [value("x", [1, 4, 12, 12])], [value("y", [1, 8, 11, 11])]
-    source = write(tmp_path / "a.onnx", nodes, inputs, outputs, constants)
-    result, destination = rewritten(source)
-    if result.changed:
-        assert "QLinearConv" not in dict(result.converted)
-        assert_equal_outputs(source, destination)
-
-
-def test_a_dequantize_is_repeated_rather_than_parted_from_its_operator(tmp_path: Path) -> None:
-    nodes, constants = quantised_chain(np.uint8)
-    kernel = np.random.default_rng(0).standard_normal((3, 16, 3, 3)).astype(np.float32)
-    nodes = [*nodes[:-1], node("DequantizeLinear", "k s z", "j"), node("Conv", "j kernel", "y")]
-    inputs, outputs = [value("x", [1, 4, 12, 12])], [value("y", [1, 3, 3, 3])]
-    source = write(tmp_path / "a.onnx", nodes, inputs, outputs, constants | {"kernel": kernel})
-    _, destination = rewritten(source)
-    graph = onnx.load(destination).graph
-    makers = {name: n for n in graph.node for name in n.output}
-    conv = next(n for n in graph.node if n.op_type == "Conv")
-    assert makers[conv.input[0]].op_type == "DequantizeLinear"
     assert_equal_outputs(source, destination)
 
 

@@ -1,0 +1,194 @@
+"""The worker side of the data thread: requests out to workers, answers back, and their deaths."""
+
+from __future__ import annotations
+
+import socket
+from collections import Counter
+from typing import Protocol
+
+from edge_agent.agent.connections import Connection
+from edge_agent.agent.lanes import Lane, Request, Station, Success
+from edge_agent.agent.poller import CAN_SEND, HAS_INPUT, Poller
+from edge_agent.errors import EdgeAgentError, WorkerLost, error_from_code
+from edge_agent.plans import Epoch
+from edge_agent.transport.local import ConnectionLost
+from edge_agent.wire.frames import split_payload
+from edge_agent.wire.messages import (
+    Codec,
+    Deployment,
+    Message,
+    Ran,
+    Ready,
+    Run,
+    RunError,
+    WorkerMessage,
+    decode,
+)
+
+
+class WorkerEvents(Protocol):
+    """What the supervisor wants to hear; called on the data thread, so it must be quick."""
+
+    def is_ready(self, ready: Ready) -> None:
+        """The worker opened its sessions."""
+        ...
+
+    def is_refused(self, error: EdgeAgentError) -> None:
+        """The worker could not open its sessions."""
+        ...
+
+    def is_dead(self, needs_another: bool) -> None:
+        """The worker is gone without being told to; the lane may need another one."""
+        ...
+
+    def is_drained(self) -> None:
+        """The worker has no requests left and gets no more."""
+        ...
+
+
+class Attached:
+    """A worker process as the data thread sees it: a connection, and its place in a lane."""
+
+    def __init__(
+        self,
+        lane: Lane,
+        epoch: Epoch,
+        stream: socket.socket,
+        window: int,
+        events: WorkerEvents,
+        stations: Stations,
+    ) -> None:
+        self.lane = lane
+        self.events = events
+        self.connection = Connection(stream)
+        self.station = Station(epoch=epoch, sender=self, window=window)
+        self._stations = stations
+
+    def send(self, request: Request) -> None:
+        """See `lanes.Sender`."""
+        run = Run(
+            epoch=self.station.epoch,
+            sequence=request.sequence,
+            tensors=request.heads,
+            outputs=request.outputs,
+        )
+        self._stations.send(self, run, request.views)
+
+
+class Stations:
+    """All attached workers. Only the data thread uses it."""
+
+    def __init__(
+        self, poller: Poller, codec: Codec, scratch: memoryview, counters: Counter[str]
+    ) -> None:
+        self._poller = poller
+        self._codec = codec
+        self._scratch = scratch
+        self._counters = counters
+        self._attached: dict[Station, Attached] = {}
+
+    def attach(
+        self,
+        lane: Lane,
+        deployment: Deployment,
+        stream: socket.socket,
+        window: int,
+        events: WorkerEvents,
+    ) -> Station:
+        """Tell a worker process at the other end of `stream` what to serve, and watch it."""
+        stream.setblocking(False)
+        worker = Attached(lane, deployment.epoch, stream, window, events, self)
+        self._attached[worker.station] = worker
+        self._poller.add(worker.connection.fd, lambda bits: self._on_event(worker, bits))
+        self.send(worker, deployment, [])
+        return worker.station
+
+    def send(self, worker: Attached, message: Message, tensors: list[memoryview]) -> None:
+        """Queue a message for a worker and send what goes."""
+        worker.connection.queue(self._codec.encode(message), tensors)
+        try:
+            self._poller.flush(worker.connection)
+        except ConnectionLost:
+            # The end of the stream is read next, and then its requests run again elsewhere.
+            worker.connection.outgoing.clear()
+
+    def cut_over(self, lane: Lane, station: Station) -> None:
+        """Let `station` serve; the worker before it drains and is retired.
+
+        Raises:
+            WorkerLost: the worker died since it was ready.
+        """
+        if station not in self._attached:
+            raise WorkerLost("the worker died before it served")
+        old = lane.cut_over(station)
+        if old is not None:
+            self._retire_if_drained(self._attached[old])
+
+    def retire(self, lane: Lane, station: Station) -> None:
+        """Take a worker out of its lane: it ends when what it has is answered."""
+        worker = self._attached.get(station)
+        if worker is None:
+            return
+        if lane.active is station:
+            lane.active = None
+        if station not in lane.draining:
+            lane.draining.append(station)
+        self._retire_if_drained(worker)
+
+    def _retire_if_drained(self, worker: Attached) -> None:
+        draining = worker.lane.draining
+        if worker.station in draining and not worker.station.has:
+            draining.remove(worker.station)
+            self._detach(worker)
+            worker.events.is_drained()
+
+    def _detach(self, worker: Attached) -> None:
+        del self._attached[worker.station]
+        self._poller.remove(worker.connection.fd)
+        worker.connection.close()
+
+    def _on_event(self, worker: Attached, bits: int) -> None:
+        if worker.station not in self._attached:
+            return  # let go of by an event before this one
+        try:
+            if bits & CAN_SEND:
+                self._poller.flush(worker.connection)
+            if bits & HAS_INPUT:
+                worker.connection.read(
+                    self._scratch,
+                    worker.connection.reader.accept_new,
+                    lambda: self._on_frame(worker),
+                )
+        except ConnectionLost:
+            self._bury(worker)
+
+    def _on_frame(self, worker: Attached) -> None:
+        reader = worker.connection.reader
+        raw, payload = reader.take()
+        message: WorkerMessage = decode(self._codec.from_worker, raw)
+        lane, station = worker.lane, worker.station
+        match message:
+            case Ready():
+                worker.events.is_ready(message)
+            case RunError(sequence=-1, code=code, message=text):
+                worker.events.is_refused(error_from_code(code, text))
+            case RunError(sequence=sequence, code=code, message=text):
+                lane.answered_by(station, sequence, error_from_code(code, text))
+            case Ran(sequence=sequence, tensors=heads):
+                views = split_payload(payload, [head.size_bytes for head in heads])
+                lane.answered_by(station, sequence, Success(heads, views))
+        self._retire_if_drained(worker)
+
+    def _bury(self, worker: Attached) -> None:
+        """A worker ended by itself, and its last answers are in: the rest runs again."""
+        if self._attached.get(worker.station) is not worker:
+            return
+        self._counters["workers lost"] += 1
+        needs_another = worker.lane.lost(worker.station)
+        self._detach(worker)
+        worker.events.is_dead(needs_another)
+
+    def close(self) -> None:
+        """Let go of every worker; each ends when its stream does."""
+        for worker in list(self._attached.values()):
+            self._detach(worker)

@@ -1,0 +1,301 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+
+from edge_agent.clock import precise_s
+from edge_agent.model.divide import summarise
+from edge_agent.model.graph import ModelGraph
+from edge_agent.model.specs import infer_specs
+from edge_agent.subgraphs import ModelId, ModelSummary
+from tests.model.made_models import body, graph_of, held, model, node, value
+
+ID = ModelId("00")
+
+
+def summary_of(made: Any, folder: Path, **rest: Any) -> ModelSummary:
+    graph = graph_of(made, folder)
+    shapes = rest.get("shapes", {})
+    return summarise(graph, ID, shapes, infer_specs(graph, shapes), rest.get("max_segments", 64))
+
+
+def _convolutions(count: int, **changes: Any) -> Any:
+    """Conv and Relu pairs on 4 channels of 8 x 8."""
+    nodes = []
+    for i in range(count):
+        source = "x" if i == 0 else f"a{i - 1}"
+        target = "y" if i == count - 1 else f"a{i}"
+        nodes += [node("Conv", [source, f"w{i}"], [f"c{i}"]), node("Relu", [f"c{i}"], [target])]
+    weights = [held(f"w{i}", np.ones((4, 4, 1, 1), np.float32)) for i in range(count)]
+    return model(
+        nodes, [value("x", ["n", 4, 8, 8])], [value("y", ["n", 4, 8, 8])], weights, **changes
+    )
+
+
+def test_a_chain_is_divided_between_its_fused_pairs(tmp_path: Path) -> None:
+    found = summary_of(_convolutions(3), tmp_path, shapes={"x": (2, 4, 8, 8)})
+    assert [(s.start, s.stop) for s in found.segments] == [(0, 2), (2, 4), (4, 6)]
+    assert [c.position for c in found.cuts] == [2, 4]
+    assert [c.crossing_bytes for c in found.cuts] == [2048, 2048]
+    assert found.undivided_because is None
+    assert found.nodes == 6
+    assert found.weight_bytes == 3 * 64
+    assert found.shapes == (("x", (2, 4, 8, 8)),)
+    first = found.segments[0]
+    elements = 2 * 4 * 64
+    assert first.operators == (("Conv", 1), ("Relu", 1))
+    assert first.operations == first.parallel_operations == elements * 8 + elements
+    assert first.activation_bytes == 4 * 4 * elements
+    assert first.weight_bytes == 64
+
+
+def test_a_residual_block_is_not_cut_inside(tmp_path: Path) -> None:
+    def convolution(source: str, target: str) -> Any:
+        return node("Conv", [source, "w"], [target])
+
+    made = model(
+        [
+            convolution("x", "s"),
+            convolution("s", "a"),
+            convolution("a", "b"),
+            node("Add", ["b", "s"], ["t"]),
+            convolution("t", "c"),
+            convolution("c", "d"),
+            node("Add", ["d", "t"], ["u"]),
+            convolution("u", "y"),
+        ],
+        [value("x", [1, 4, 8, 8])],
+        [value("y", None)],
+        [held("w", np.ones((4, 4, 1, 1), np.float32))],
+    )
+    assert [c.position for c in summary_of(made, tmp_path).cuts] == [1, 4, 7]
+
+
+def test_where_two_values_always_cross_the_narrow_places_are_taken(tmp_path: Path) -> None:
+    """An encoder and decoder: the input skips to the end, the middle is small."""
+    made = model(
+        [
+            node("Conv", ["x", "w"], ["a"]),
+            node("MaxPool", ["a"], ["b"], kernel_shape=[2, 2], strides=[2, 2]),
+            node("Conv", ["b", "w"], ["c"]),
+            node("ConvTranspose", ["c", "v"], ["d"], strides=[2, 2]),
+            node("Concat", ["d", "x"], ["e"], axis=1),
+            node("Conv", ["e", "u"], ["y"]),
+        ],
+        [value("x", [1, 4, 16, 16])],
+        [value("y", None)],
+        [
+            held("w", np.ones((4, 4, 1, 1), np.float32)),
+            held("v", np.ones((4, 4, 2, 2), np.float32)),
+            held("u", np.ones((4, 8, 1, 1), np.float32)),
+        ],
+    )
+    cuts = summary_of(made, tmp_path).cuts
+    assert [c.position for c in cuts] == [2, 3, 5]
+    assert [c.crossing_bytes for c in cuts] == [4096 + 1024, 4096 + 1024, 8192]
+
+
+def test_shapes_and_other_small_values_do_not_forbid_a_cut(tmp_path: Path) -> None:
+    made = _convolutions(3)
+    made.graph.node.insert(0, node("Shape", ["x"], ["size"]))
+    made.graph.node.append(node("Expand", ["y", "size"], ["z"]))
+    made.graph.output.append(value("z", None))
+    found = summary_of(made, tmp_path, shapes={"x": (2, 4, 8, 8)})
+    cuts = {cut.position: cut for cut in found.cuts}
+    assert set(cuts) == {3, 5, 7}
+    assert [spec.name for spec in cuts[3].crossing] == ["size", "a0"]
+
+
+def test_without_shapes_cuts_are_found_but_not_weighed(tmp_path: Path) -> None:
+    found = summary_of(_convolutions(3), tmp_path)
+    assert [c.position for c in found.cuts] == [2, 4]
+    assert [c.crossing_bytes for c in found.cuts] == [None, None]
+    assert found.shapes == ()
+
+
+def test_segments_are_merged_down_to_the_limit_and_stay_balanced(tmp_path: Path) -> None:
+    found = summary_of(_convolutions(16), tmp_path, shapes={"x": (1, 4, 8, 8)}, max_segments=4)
+    lengths = [s.stop - s.start for s in found.segments]
+    assert len(lengths) == 4
+    assert sum(lengths) == 32
+    assert max(lengths) <= 2 * min(lengths)
+
+
+def test_of_two_cuts_the_one_with_fewer_bytes_stays(tmp_path: Path) -> None:
+    made = model(
+        [
+            node("Conv", ["x", "w"], ["a"]),
+            node("MaxPool", ["a"], ["b"], kernel_shape=[2, 2], strides=[2, 2]),
+            node("Conv", ["b", "w2"], ["y"]),
+        ],
+        [value("x", [1, 4, 16, 16])],
+        [value("y", None)],
+        [
+            held("w", np.ones((4, 4, 1, 1), np.float32)),
+            held("w2", np.ones((32, 4, 1, 1), np.float32)),
+        ],
+    )
+    assert [c.position for c in summary_of(made, tmp_path).cuts] == [1, 2]
+    assert [c.position for c in summary_of(made, tmp_path, max_segments=2).cuts] == [2]
+
+
+def test_next_to_nothing_is_no_segment_of_its_own(tmp_path: Path) -> None:
+    made = _convolutions(2)
+    made.graph.node.append(node("ReduceSum", ["y"], ["total"], keepdims=0))
+    made.graph.node.append(node("Neg", ["total"], ["minus"]))
+    made.graph.node.append(node("Exp", ["minus"], ["z"]))
+    made.graph.output.append(value("z", None))
+    del made.graph.output[0]
+    found = summary_of(made, tmp_path, shapes={"x": (8, 4, 8, 8)})
+    assert [s.stop for s in found.segments] == [2, 4, 7]
+
+
+def test_equal_models_are_divided_equally(tmp_path: Path) -> None:
+    found = [
+        summary_of(_convolutions(20), tmp_path, shapes={"x": (1, 4, 8, 8)}, max_segments=5)
+        for _ in range(2)
+    ]
+    assert found[0] == found[1]
+
+
+def _random() -> Any:
+    made = _convolutions(2)
+    made.graph.node[1].CopyFrom(node("RandomUniformLike", ["c0"], ["a0"], name="noise"))
+    return made
+
+
+def _overridable() -> Any:
+    made = _convolutions(2)
+    made.graph.input.append(value("w1", [4, 4, 1, 1]))
+    return made
+
+
+def _sequences() -> Any:
+    return model(
+        [
+            node("SequenceConstruct", ["x"], ["s"]),
+            node("SequenceAt", ["s", "at"], ["y"]),
+        ],
+        [value("x", [3])],
+        [value("y", [3])],
+        [held("at", np.array(0, np.int64))],
+    )
+
+
+def _one_node() -> Any:
+    return model(
+        [node("Constant", [], ["k"], value_float=1.0), node("Add", ["x", "k"], ["y"])],
+        [value("x", [3])],
+        [value("y", [3])],
+    )
+
+
+def _one_group() -> Any:
+    return _convolutions(1)
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (_random(), 'node 1 "noise" (RandomUniformLike) draws random numbers without a seed'),
+        (_overridable(), 'a request may override the default of input "w1"'),
+        (_sequences(), 'before node 1 (SequenceAt), value "s" is no tensor'),
+        (_one_node(), "it has 1 node that computes more than constants"),
+        (_one_group(), "nodes would be parted that run as one"),
+    ],
+)
+def test_a_model_that_stays_whole_says_why(made: Any, reason: str, tmp_path: Path) -> None:
+    found = summary_of(made, tmp_path)
+    assert len(found.segments) == 1
+    assert found.undivided_because is not None
+    assert reason in found.undivided_because
+
+
+def test_a_model_of_constants_alone_has_one_empty_segment(tmp_path: Path) -> None:
+    made = model([node("Exp", ["w"], ["y"])], [], [value("y", [3])], [held("w", [1.0, 2.0, 3.0])])
+    found = summary_of(made, tmp_path)
+    assert [(s.start, s.stop) for s in found.segments] == [(0, 0)]
+    assert found.weight_bytes == 12
+
+
+def test_a_body_is_one_node_of_the_order(tmp_path: Path) -> None:
+    branch = body([node("Exp", ["a"], ["t"])], [value("t", [3])])
+    made = model(
+        [
+            node("Softmax", ["x"], ["a"]),
+            node("If", ["c"], ["b"], then_branch=branch, else_branch=branch),
+            node("Softmax", ["b"], ["y"]),
+        ],
+        [value("x", [3]), value("c", [], TensorProto.BOOL)],
+        [value("y", [3])],
+    )
+    found = summary_of(made, tmp_path)
+    assert [(s.start, s.stop) for s in found.segments] == [(0, 1), (1, 2), (2, 3)]
+
+
+def _transformer(layers: int) -> Any:
+    """Layers of twenty nodes with the shape computations that exporters add."""
+    nodes: list[Any] = []
+    source = "x"
+    for i in range(layers):
+        n = [f"l{i}_{k}" for k in range(20)]
+        nodes += [
+            node("MatMul", [source, "w"], [n[0]]),
+            node("Add", [n[0], "b"], [n[1]]),
+            node("MatMul", [source, "w"], [n[2]]),
+            node("MatMul", [source, "w"], [n[3]]),
+            node("Shape", [n[1]], [n[4]]),
+            node("Gather", [n[4], "one"], [n[5]]),
+            node("Unsqueeze", [n[5], "axis"], [n[6]]),
+            node("Concat", ["head", n[6], "tail"], [n[7]], axis=0),
+            node("Reshape", [n[1], n[7]], [n[8]]),
+            node("Reshape", [n[2], n[7]], [n[9]]),
+            node("Reshape", [n[3], n[7]], [n[10]]),
+            node("Transpose", [n[9]], [n[11]], perm=[0, 2, 1]),
+            node("MatMul", [n[8], n[11]], [n[12]]),
+            node("Softmax", [n[12]], [n[13]]),
+            node("MatMul", [n[13], n[10]], [n[14]]),
+            node("MatMul", [n[14], "w"], [n[15]]),
+            node("Add", [n[15], source], [n[16]]),
+            node("MatMul", [n[16], "w"], [n[17]]),
+            node("Relu", [n[17]], [n[18]]),
+            node("Add", [n[18], n[16]], [n[19]]),
+        ]
+        source = n[19]
+    nodes.append(node("Softmax", [source], ["y"]))
+    return model(
+        nodes,
+        [value("x", [1, "length", 16])],
+        [value("y", None)],
+        [
+            held("w", np.ones((16, 16), np.float32)),
+            held("b", np.ones(16)),
+            held("one", np.array(1, np.int64)),
+            held("axis", np.array([0], np.int64)),
+            held("head", np.array([1], np.int64)),
+            held("tail", np.array([16], np.int64)),
+        ],
+    )
+
+
+def test_a_transformer_is_divided_between_its_blocks_only(tmp_path: Path) -> None:
+    graph = graph_of(_transformer(6), tmp_path)
+    shapes = {"x": (1, 32, 16)}
+    found = summarise(graph, ID, shapes, infer_specs(graph, shapes))
+    assert [c.position for c in found.cuts] == [20 * i + k for i in range(6) for k in (17, 20)]
+    assert {c.crossing_bytes for c in found.cuts} == {32 * 16 * 4}
+
+
+def test_four_thousand_nodes_are_divided_within_two_seconds(tmp_path: Path) -> None:
+    graph_of(_transformer(200), tmp_path)
+    started_s = precise_s()
+    graph = ModelGraph.load(tmp_path / "model.onnx")
+    found = summarise(graph, ID, {}, infer_specs(graph, {}))
+    taken_s = precise_s() - started_s
+    assert len(graph.nodes) == 4001
+    assert len(found.segments) == 64
+    assert taken_s < 2.0
