@@ -31,7 +31,7 @@ def admit(path: Path, settings: Settings) -> Admitted:
     admission = AdmissionLimits(max_file_bytes=limits.max_model_bytes)
     store = ModelStore(settings.state)
     with store.stage(path, limits.max_model_bytes) as staged:
-        model = read_model(staged.path, admission)
+        model = read_model(staged.path, admission, path.name)
         left_bytes = limits.max_external_bytes
         for location in external_locations(model, path):
             before_bytes = staged.copied_bytes

@@ -11,7 +11,7 @@ from edge_agent.engine.session import OptimisationLevel, Session
 from edge_agent.errors import ModelRefused
 from edge_agent.model.extract import extract
 from edge_agent.model.graph import ModelGraph
-from edge_agent.model.nhwc import rewrite_nhwc
+from edge_agent.model.nhwc import DISABLED_OPTIMIZERS, rewrite_nhwc
 from edge_agent.subgraphs import ModelSummary, SegmentRange
 from edge_agent.tensors import Arrays, TensorName, TensorSpec
 
@@ -75,7 +75,8 @@ class Workshop:
                     raise ModelRefused(f"no NHWC form: {outcome.detail}")
                 source = rewritten
             folder = self._folder / f"{source.stem}.{layout.value}"
-            self._compiled[key] = compile_graph(source, folder, LEVELS[layout])
+            disabled = DISABLED_OPTIMIZERS if layout is Layout.NHWC else ()
+            self._compiled[key] = compile_graph(source, folder, LEVELS[layout], disabled)
         return self._compiled[key]
 
     def feed(self, arrays: Arrays) -> None:

@@ -23,7 +23,7 @@ from edge_agent.engine.background import GiveWay, run_in_thread
 from edge_agent.engine.cancel import Cancellation
 from edge_agent.engine.refusals import loading, running
 from edge_agent.engine.runtime import ERRORS_ONLY, load_runtime
-from edge_agent.engine.values import array_of, spec_of, value_of
+from edge_agent.engine.values import array_of, carrier_dtype, spec_of, value_of
 from edge_agent.errors import InputMismatch
 from edge_agent.tensors import Arrays, ElementType, TensorSpec
 
@@ -113,6 +113,10 @@ class Session:
             for s in self.outputs
             if s.element_type.numpy_dtype or s.element_type is ElementType.STRING
         }
+        self._is_simple = not self.unordinary and all(
+            carrier_dtype(s.element_type) == s.element_type.numpy_dtype is not None
+            for s in (*self.inputs, *self.outputs, *self.overridable)
+        )
         self.required_inputs: tuple[str, ...] = tuple(
             d.name for d in declared_inputs if not d.type.startswith("optional")
         )
@@ -177,6 +181,20 @@ class Session:
         Raises: InputMismatch for missing or unknown names; RunFailed; the reason of `cancel`.
         """
         check_names(self.required_inputs, self.takes, arrays, self.output_names, outputs)
+        return self.run_checked(arrays, outputs, cancel)
+
+    def run_checked(
+        self, arrays: Arrays, outputs: Sequence[str], cancel: Cancellation | None = None
+    ) -> Arrays:
+        """`run` for a request that was compared with what the model declares before.
+
+        Raises: RunFailed; the reason of `cancel`.
+        """
+        if self._is_simple and cancel is None:
+            # A third of the time that binding takes, which counts for models of microseconds.
+            with running(self.path, None):
+                results = self._inner.run(list(outputs), arrays)
+            return dict(zip(outputs, results, strict=True))
         values = {name: self.value_of(name, array) for name, array in arrays.items()}
         computed = self.compute(values, outputs, cancel, to_arrays=True)
         return {n: array_of(n, v) for n, v in computed.items()}

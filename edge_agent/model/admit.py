@@ -42,25 +42,30 @@ class AdmissionLimits:
     """Of ai.onnx: the newest that the installed onnx package has schemas for."""
 
 
-def read_model(path: Path, limits: AdmissionLimits) -> onnx.ModelProto:
+def read_model(
+    path: Path, limits: AdmissionLimits, file_name: str | None = None
+) -> onnx.ModelProto:
     """Parse the model file at `path`; its size is checked first, external data are not read.
+
+    `file_name` is for the messages, where `path` is a copy of what the user named.
 
     Raises:
         ModelRefused: there is no such regular file, it is too large, or it is no ONNX model.
     """
+    name = file_name or path.name
     model = onnx.ModelProto()
     try:
         with open(path, "rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise ModelRefused(f"{path.name}: is no regular file; name a model file")
+                raise ModelRefused(f"{name}: is no regular file; name a model file")
             if status.st_size > limits.max_file_bytes:
                 raise ModelRefused(
-                    f"{path.name}: got {status.st_size} bytes, want at most "
+                    f"{name}: got {status.st_size} bytes, want at most "
                     f"{limits.max_file_bytes}; save the model with external data"
                 )
             if status.st_size == 0:
-                raise ModelRefused(f"{path.name}: is empty; copy or download the file again")
+                raise ModelRefused(f"{name}: is empty; copy or download the file again")
             # Mapped, not read: the bytes need not be in memory beside the parsed model.
             with (
                 mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
@@ -68,21 +73,21 @@ def read_model(path: Path, limits: AdmissionLimits) -> onnx.ModelProto:
             ):
                 model.ParseFromString(view)
     except OSError as error:
-        raise ModelRefused(f"{path.name}: cannot be read: {error.strerror}") from error
+        raise ModelRefused(f"{name}: cannot be read: {error.strerror}") from error
     except DecodeError as error:
         raise ModelRefused(
-            f"{path.name}: is no ONNX model or is cut short (no valid protobuf); copy or download "
+            f"{name}: is no ONNX model or is cut short (no valid protobuf); copy or download "
             "the file again"
         ) from error
     if not model.HasField("graph"):
         raise ModelRefused(
-            f"{path.name}: has no graph, so it is no ONNX model; name a model file, or download "
+            f"{name}: has no graph, so it is no ONNX model; name a model file, or download "
             "the file again"
         )
     damaged = first_damaged_text(model)
     if damaged is not None:
         raise ModelRefused(
-            f"{path.name}: got the name {damaged[:40]!r}, which is no UTF-8 text; copy or download "
+            f"{name}: got the name {damaged[:40]!r}, which is no UTF-8 text; copy or download "
             "the file again"
         )
     return model

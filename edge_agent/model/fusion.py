@@ -98,7 +98,8 @@ def _spans(graph: ModelGraph) -> Iterator[tuple[int, int]]:
         elif operator in ("DequantizeLinear", "DynamicQuantizeLinear"):
             yield position, _last_near_reader(graph, position)
         elif operator == "QuantizeLinear":
-            yield max(graph.producers.get(graph.nodes[position].input[0], position), 0), position
+            producer = graph.producers.get(graph.nodes[position].input[0], -1)
+            yield producer if producer >= 0 else position, position
     yield from _formulas(graph)
 
 

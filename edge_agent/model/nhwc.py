@@ -93,7 +93,7 @@ def rewrite_nhwc(
     facts = updated(facts, model, source.parent, unsigned)
     converted = _rewrite(model, facts)
     after = sum(transpose_perm(node) is not None for node in model.graph.node)
-    if not converted and after >= before:
+    if not (converted or fused or unsigned) and after >= before:
         return _unchanged(f"no operator gains and no transpose cancels ({before} in the graph)")
     _save(model, source, destination)
     counts = sorted(converted.items(), key=lambda item: (-item[1], item[0]))
@@ -102,7 +102,8 @@ def rewrite_nhwc(
         changed=True,
         transposes=after,
         converted=tuple(counts),
-        detail=f"converted {names}; {before} transposes became {after}",
+        detail=f"converted {names}; {before} transposes became {after}; "
+        f"{len(unsigned)} signed values became unsigned",
     )
 
 

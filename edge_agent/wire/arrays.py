@@ -10,18 +10,12 @@ from edge_agent.errors import InputMismatch
 from edge_agent.tensors import Array, Arrays, ElementType
 from edge_agent.wire.messages import TensorHead
 
-_ALIGNED_BYTES = 16
+_TYPES = {t.numpy_dtype: t for t in ElementType if t.numpy_dtype is not None}
 
 
 def element_type(array: Array) -> ElementType | None:
     """The ONNX type of a numpy array in native byte order, or None if it has none here."""
-    if not array.dtype.isnative:
-        return None
-    try:
-        found = ElementType(array.dtype.name)
-    except ValueError:
-        return None
-    return found if found.numpy_dtype is not None else None
+    return _TYPES.get(array.dtype)
 
 
 def pack_array(name: str, array: Array) -> tuple[TensorHead, memoryview]:
@@ -48,7 +42,7 @@ def pack_arrays(arrays: Mapping[str, Array]) -> tuple[tuple[TensorHead, ...], li
 
 
 def unpack_arrays(heads: Sequence[TensorHead], views: Sequence[memoryview]) -> Arrays:
-    """Arrays over received bytes; copied only where the bytes are not aligned.
+    """Arrays over received bytes, which the frame has aligned.
 
     The heads were checked before: every type has a numpy dtype and every length fits.
     """
@@ -56,8 +50,5 @@ def unpack_arrays(heads: Sequence[TensorHead], views: Sequence[memoryview]) -> A
     for head, view in zip(heads, views, strict=True):
         dtype = head.element_type.numpy_dtype
         assert dtype is not None
-        array = np.frombuffer(view, dtype=dtype).reshape(head.shape)
-        if array.ctypes.data % _ALIGNED_BYTES:
-            array = array.copy()
-        arrays[head.name] = array
+        arrays[head.name] = np.frombuffer(view, dtype=dtype).reshape(head.shape)
     return arrays

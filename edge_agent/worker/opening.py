@@ -42,8 +42,8 @@ class ChainRunner:
         self._pinned = next((s for s in sessions if s.pinned_cores), None)
 
     def run(self, feeds: Arrays, outputs: Sequence[str]) -> Arrays:
-        """Outputs by name; see `serving.Runner`."""
-        return self._chain.run(feeds, outputs)
+        """See `serving.Runner`; the agent has checked the request."""
+        return self._chain.run_checked(feeds, outputs)
 
     def pin_caller(self) -> None:
         """See `serving.Runner`."""

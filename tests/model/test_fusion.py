@@ -138,6 +138,17 @@ def test_quantisation_stays_with_the_operator_between(tmp_path: Path) -> None:
     assert free_cuts(tmp_path, nodes, [scale, zero]) == ["q0", "q1", "q2"]
 
 
+def test_the_quantisation_of_a_model_input_holds_nothing_before_it(tmp_path: Path) -> None:
+    scale, zero = held("s", np.float32(1)), held("z", np.uint8(0))
+    nodes = [
+        node("MaxPool", ["x"], ["m"], kernel_shape=[1, 1]),
+        node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        node("Add", ["m", "d"], ["y"]),
+    ]
+    assert free_cuts(tmp_path, nodes, [scale, zero]) == ["m", "q"]
+
+
 def test_dynamic_quantisation_stays_with_all_its_products(tmp_path: Path) -> None:
     weights = [held("q", np.ones((4, 4), np.uint8)), held("zero", np.uint8(0))]
     nodes = [

@@ -1,0 +1,153 @@
+"""Small models whose right answers are plain to see, and files that are no good models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from edge_agent.tensors import Arrays
+
+ITERATIONS_PER_S = 400_000
+"""About what `counting` does, so that tests can ask for runs of some length."""
+
+
+def value(name: str, dims: list[int | str], kind: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
+    """A tensor as a graph declares it."""
+    return helper.make_tensor_value_info(name, kind, dims)
+
+
+def model(graph: onnx.GraphProto, opset: int = 17, domain: str = "") -> onnx.ModelProto:
+    """A graph as a model of an opset."""
+    opsets = [helper.make_opsetid("", opset)]
+    if domain:
+        opsets.append(helper.make_opsetid(domain, 1))
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def saved(made: onnx.ModelProto, path: Path) -> Path:
+    """Where it lies now."""
+    onnx.save(made, path)
+    return path
+
+
+def adding(path: Path, addend: float = 1.0, operator: str = "Add", domain: str = "") -> Path:
+    """y = x + addend, float32[N,3]."""
+    node = helper.make_node(operator, ["x", "w"], ["y"], domain=domain, name="the_node")
+    weights = numpy_helper.from_array(np.full(3, addend, np.float32), "w")
+    graph = helper.make_graph(
+        [node], "adding", [value("x", ["N", 3])], [value("y", ["N", 3])], [weights]
+    )
+    return saved(model(graph, domain=domain), path)
+
+
+def x(first: float = 0.0, rows: int = 1) -> Arrays:
+    """An input of `adding`."""
+    return {"x": np.arange(first, first + 3 * rows, dtype=np.float32).reshape(rows, 3)}
+
+
+def pairing(path: Path) -> Path:
+    """s = a + b and p = a · b, float32[N,3] both, and k is float64[2] for which d = 2 · k."""
+    graph = helper.make_graph(
+        [
+            helper.make_node("Add", ["a", "b"], ["s"]),
+            helper.make_node("Mul", ["a", "b"], ["p"]),
+            helper.make_node("Add", ["k", "k"], ["d"]),
+        ],
+        "pairing",
+        [value("a", ["N", 3]), value("b", ["N", 3]), value("k", [2], TensorProto.DOUBLE)],
+        [value("s", ["N", 3]), value("p", ["N", 3]), value("d", [2], TensorProto.DOUBLE)],
+    )
+    return saved(model(graph), path)
+
+
+def pair() -> Arrays:
+    """An input of `pairing`."""
+    return {
+        "a": np.ones((2, 3), np.float32),
+        "b": np.full((2, 3), 4, np.float32),
+        "k": np.array([1.0, 2.0]),
+    }
+
+
+def counting(path: Path) -> Path:
+    """total = start + n, by adding 1 for n times: n sets how long a run takes."""
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go"], ["go_on"]),
+            helper.make_node("Add", ["sum", "one"], ["next"]),
+        ],
+        "body",
+        [
+            value("i", [], TensorProto.INT64),
+            value("go", [], TensorProto.BOOL),
+            value("sum", [], TensorProto.INT64),
+        ],
+        [value("go_on", [], TensorProto.BOOL), value("next", [], TensorProto.INT64)],
+    )
+    graph = helper.make_graph(
+        [helper.make_node("Loop", ["n", "", "start"], ["total"], body=body)],
+        "counting",
+        [value("start", [], TensorProto.INT64), value("n", [], TensorProto.INT64)],
+        [value("total", [], TensorProto.INT64)],
+        [numpy_helper.from_array(np.array(1, np.int64), "one")],
+    )
+    return saved(model(graph), path)
+
+
+def count(start: int, n: int) -> Arrays:
+    """An input of `counting`."""
+    return {"start": np.array(start, np.int64), "n": np.array(n, np.int64)}
+
+
+def weighty(path: Path, size_bytes: int, addend: float = 1.0) -> Path:
+    """y = x + the sum of as many zeros as fill `size_bytes` + addend, float32[N,3]."""
+    zeros = numpy_helper.from_array(np.zeros(size_bytes // 4, np.float32), "zeros")
+    weights = numpy_helper.from_array(np.full(3, addend, np.float32), "w")
+    graph = helper.make_graph(
+        [
+            # Of x as well, so that the zeros are not folded into one number.
+            helper.make_node("ReduceMax", ["x"], ["largest"], keepdims=0),
+            helper.make_node("Mul", ["zeros", "largest"], ["still_zeros"]),
+            helper.make_node("ReduceSum", ["still_zeros"], ["zero"], keepdims=0),
+            helper.make_node("Add", ["x", "zero"], ["same"]),
+            helper.make_node("Add", ["same", "w"], ["y"]),
+        ],
+        "weighty",
+        [value("x", ["N", 3])],
+        [value("y", ["N", 3])],
+        [zeros, weights],
+    )
+    return saved(model(graph), path)
+
+
+def convolving(path: Path, blocks: int = 4, channels: int = 32, size: int = 28) -> Path:
+    """A small network of convolutions, 1×channels×size×size, worth dividing."""
+    rng = np.random.default_rng(7)
+    nodes, weights = [], []
+    before = "x"
+    for i in range(blocks):
+        shape = (channels, channels, 3, 3)
+        kernel = (rng.standard_normal(shape) / (3 * channels**0.5)).astype(np.float32)
+        weights.append(numpy_helper.from_array(kernel, f"w{i}"))
+        nodes.append(helper.make_node("Conv", [before, f"w{i}"], [f"c{i}"], pads=[1, 1, 1, 1]))
+        before = "y" if i == blocks - 1 else f"r{i}"
+        nodes.append(helper.make_node("Relu", [f"c{i}"], [before]))
+    dims: list[int | str] = [1, channels, size, size]
+    graph = helper.make_graph(nodes, "convolving", [value("x", dims)], [value("y", dims)], weights)
+    return saved(model(graph), path)
+
+
+def with_external_data(path: Path, location: str, *, write: bool) -> Path:
+    """`adding` with its weights in the file `location`, which is written there if `write`."""
+    made = onnx.load(adding(path))
+    tensor = made.graph.initializer[0]
+    content = tensor.raw_data
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=location)
+    if write:
+        (path.parent / location).write_bytes(content)
+    return saved(made, path)

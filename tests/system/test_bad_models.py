@@ -1,0 +1,135 @@
+"""Model files that must be refused, through the daemon, with nothing of them left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import onnx
+import pytest
+
+from edge_agent.client import Client
+from edge_agent.errors import ModelRefused
+from tests.system.made_models import (
+    adding,
+    convolving,
+    model,
+    saved,
+    value,
+    with_external_data,
+    x,
+)
+from tests.system.running import QUICK_PLANS, Place, RunningAgent
+
+MAX_MODEL_BYTES = 100_000
+
+
+@pytest.fixture(scope="module")
+def agent(shared_place: Place) -> Iterator[RunningAgent]:
+    config = QUICK_PLANS + f"[limits]\nmax_model_bytes = {MAX_MODEL_BYTES}\n"
+    running = RunningAgent(shared_place, (), config)
+    yield running
+    running.end()
+
+
+@pytest.fixture
+def client(agent: RunningAgent) -> Iterator[Client]:
+    with agent.client() as made:
+        yield made
+
+
+def _text(folder: Path) -> Path:
+    path = folder / "bad.onnx"
+    path.write_text("import this\n")
+    return path
+
+
+def _truncated(folder: Path) -> Path:
+    path = convolving(folder / "bad.onnx", channels=8)
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    return path
+
+
+def _too_new(folder: Path) -> Path:
+    node = onnx.helper.make_node("Relu", ["x"], ["y"])
+    graph = onnx.helper.make_graph([node], "new", [value("x", [1])], [value("y", [1])])
+    return saved(model(graph, opset=999), folder / "bad.onnx")
+
+
+def _linked(folder: Path) -> Path:
+    path = with_external_data(folder / "bad.onnx", "w.bin", write=True)
+    (folder / "w.bin").rename(folder / "elsewhere.bin")
+    (folder / "w.bin").symlink_to(folder / "elsewhere.bin")
+    return path
+
+
+def _external(location: str, *, write: bool = False) -> Callable[[Path], Path]:
+    def make(folder: Path) -> Path:
+        inner = folder / "inner"
+        inner.mkdir()
+        return with_external_data(inner / "bad.onnx", location, write=write)
+
+    return make
+
+
+CASES: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "not a model": (_text, r"no valid protobuf|has no graph"),
+    "truncated": (_truncated, "cut short"),
+    "over the size limit": (
+        lambda folder: convolving(folder / "bad.onnx"),
+        rf"got 1\d{{5}} bytes, want at most {MAX_MODEL_BYTES}",
+    ),
+    "an unknown operator": (
+        lambda folder: adding(folder / "bad.onnx", operator="Frobnicate"),
+        r'the_node.*Frobnicate',
+    ),
+    "an unknown domain": (
+        lambda folder: adding(folder / "bad.onnx", operator="Add", domain="com.acme"),
+        r'com\.acme',
+    ),
+    "an opset too new": (_too_new, "got opset 999 of ai.onnx, want 1 to"),
+    "external data missing": (_external("gone.bin"), r'"gone.bin".*No such file'),
+    "external data outside": (_external("../w.bin", write=True), r"w\.bin.*want a relative path"),
+    "external data absolute": (_external("/etc/hostname"), r"hostname.*want a relative path"),
+    "external data a symbolic link": (_linked, r'"w\.bin" is a symbolic link'),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_bad_model_is_refused_by_name_and_nothing_of_it_is_left(
+    case: str, client: Client, agent: RunningAgent, tmp_path: Path
+) -> None:
+    make, reason = CASES[case]
+    path = make(tmp_path)
+    with pytest.raises(ModelRefused, match=reason) as refusal:
+        client.load(path)
+    assert "bad.onnx" in str(refusal.value)
+    assert "model.onnx" not in str(refusal.value)
+    assert client.models() == ()
+    assert agent.place.stored() == []
+
+
+def test_the_command_ends_with_the_code_of_a_refusal_and_says_why(
+    agent: RunningAgent, tmp_path: Path
+) -> None:
+    ended = agent.command("load", str(_text(tmp_path)))
+    assert ended.code == ModelRefused.exit_code
+    assert ended.out == ""
+    assert ended.err.startswith("edge-agent load: ")
+    assert "bad.onnx" in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_a_refused_model_leaves_the_one_of_that_name_as_it_was(
+    start: Callable[..., RunningAgent], tmp_path: Path
+) -> None:
+    good = adding(tmp_path / "good.onnx", 5.0)
+    agent = start()
+    with agent.client() as client:
+        client.load(good, "m", wait=True)
+        before = agent.place.stored()
+        with pytest.raises(ModelRefused):
+            client.load(_text(tmp_path), "m")
+        assert agent.place.stored() == before
+        assert client.infer("m", x(0.0))["y"].tolist() == [[5.0, 6.0, 7.0]]

@@ -1,0 +1,267 @@
+"""What clients may ask of a model, in the right way and in the wrong ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from edge_agent.client import Client
+from edge_agent.errors import (
+    BadRequest,
+    Busy,
+    DeadlineExceeded,
+    InputMismatch,
+    UnknownModel,
+)
+from tests.system.conftest import StartAgent
+from tests.system.made_models import ITERATIONS_PER_S, adding, count, counting, pair, pairing, x
+from tests.system.raw import RawConnection
+from tests.system.running import QUICK_PLANS, Place, RunningAgent, stopped, wait_until
+
+MAX_REQUEST_BYTES = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def agent(shared_place: Place) -> Iterator[RunningAgent]:
+    """Serves `pairing` as "pair", `adding` as "add" and `counting` as "count"."""
+    config = QUICK_PLANS + f"[limits]\nmax_request_bytes = {MAX_REQUEST_BYTES}\n"
+    running = RunningAgent(shared_place, (), config)
+    try:
+        with running.client() as client:
+            client.load(pairing(shared_place.folder / "pair.onnx"))
+            client.load(adding(shared_place.folder / "add.onnx"))
+            client.load(counting(shared_place.folder / "count.onnx"))
+            for name in ("pair", "add", "count"):
+                client.wait(name, 60)
+        yield running
+    finally:
+        running.end()
+
+
+@pytest.fixture
+def client(agent: RunningAgent) -> Iterator[Client]:
+    with agent.client() as made:
+        yield made
+
+
+def test_outputs_come_by_name_in_their_own_types(client: Client) -> None:
+    got = client.infer("pair", pair())
+    assert {name: (a.dtype, a.shape) for name, a in got.items()} == {
+        "s": (np.dtype("float32"), (2, 3)),
+        "p": (np.dtype("float32"), (2, 3)),
+        "d": (np.dtype("float64"), (2,)),
+    }
+    assert (got["s"] == 5).all()
+    assert (got["p"] == 4).all()
+    assert got["d"].tolist() == [2.0, 4.0]
+
+
+def test_only_the_outputs_that_are_asked_for_come(client: Client) -> None:
+    assert list(client.infer("pair", pair(), ["p"])) == ["p"]
+
+
+def test_open_dimensions_may_differ_from_request_to_request_and_be_zero(client: Client) -> None:
+    for rows in (1, 7, 0, 2):
+        got = client.infer("add", x(rows=rows))["y"]
+        assert np.array_equal(got, x(rows=rows)["x"] + 1)
+
+
+def test_inputs_that_are_not_contiguous_arrive_as_they_are(client: Client) -> None:
+    turned = np.arange(12, dtype=np.float32).reshape(3, 4).T
+    assert np.array_equal(client.infer("add", {"x": turned})["y"], turned + 1)
+
+
+def _without(name: str) -> dict[str, Any]:
+    return {key: array for key, array in pair().items() if key != name}
+
+
+MISFITS: dict[str, tuple[dict[str, Any], list[str] | None, str]] = {
+    "an input missing": (_without("b"), None, r'input "b" is missing: want float32\[N,3\]'),
+    "an input too many": (
+        pair() | {"q": np.zeros(1)},
+        None,
+        r'input "q" does not exist: want "a", "b", "k"',
+    ),
+    "a wrong dtype": (
+        pair() | {"k": np.zeros(2, np.float32)},
+        None,
+        r'input "k": got float32\[2\], want float64\[2\]',
+    ),
+    "a wrong rank": (
+        pair() | {"a": np.zeros((1, 2, 3), np.float32)},
+        None,
+        r'input "a": got float32\[1,2,3\], want float32\[N,3\]',
+    ),
+    "a wrong dimension": (
+        pair() | {"k": np.zeros(3)},
+        None,
+        r'input "k": got float64\[3\], want float64\[2\]',
+    ),
+    "dimensions of one name that differ": (
+        pair() | {"b": np.zeros((5, 3), np.float32)},
+        None,
+        r'input "b": got float32\[5,3\], want float32\[N,3\] with N = 2',
+    ),
+    "a dtype that cannot be sent": (
+        pair() | {"a": np.array(["text"])},
+        None,
+        r'tensor "a": got dtype <U4, want a numeric or boolean one',
+    ),
+    "an output that does not exist": (
+        pair(),
+        ["s", "z"],
+        r'output "z" does not exist: want "s", "p", "d"',
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MISFITS)
+def test_a_request_that_does_not_fit_its_model_is_told_what_was_got_and_wanted(
+    case: str, client: Client
+) -> None:
+    inputs, outputs, reason = MISFITS[case]
+    with pytest.raises(InputMismatch, match=reason):
+        client.infer("pair", inputs, outputs)
+    assert (client.infer("pair", pair())["s"] == 5).all()
+
+
+def test_an_unknown_model_is_told_the_names_of_those_that_are_loaded(client: Client) -> None:
+    with pytest.raises(UnknownModel, match='"nobody" is not loaded; loaded: add, count, pair'):
+        client.infer("nobody", x())
+
+
+def test_a_large_request_that_is_refused_gets_one_answer(client: Client) -> None:
+    # The payload comes in many pieces, each of which must not be answered by itself.
+    with pytest.raises(UnknownModel):
+        client.infer("nobody", {"x": np.zeros(200_000, np.float32)})
+    assert client.infer("add", x(0.0))["y"].tolist() == [[1.0, 2.0, 3.0]]
+
+
+def test_a_request_over_the_size_limit_is_refused_at_once(client: Client) -> None:
+    rows = 2 * MAX_REQUEST_BYTES // 12
+    with pytest.raises(BadRequest, match=rf"{rows * 12} bytes.*{MAX_REQUEST_BYTES}"):
+        client.infer("add", x(rows=rows), deadline_s=10)
+    assert client.infer("add", x(0.0))["y"].tolist() == [[1.0, 2.0, 3.0]]
+
+
+def _infer_message(**changes: Any) -> dict[str, Any]:
+    return {
+        "kind": "infer",
+        "request": "r1",
+        "model": "add",
+        "tensors": [{"name": "x", "element_type": "float32", "shape": [2, 3]}],
+        "outputs": None,
+        "deadline_s": None,
+    } | changes
+
+
+def test_a_byte_length_that_does_not_fit_the_shape_is_refused(agent: RunningAgent) -> None:
+    with RawConnection(agent.place.socket) as raw:
+        raw.send(_infer_message(), bytes(20))
+        answer, _ = raw.receive()
+        assert answer["kind"] == "failure"
+        assert answer["request"] == "r1"
+        assert answer["code"] == InputMismatch.code
+        assert answer["message"] == "payload of 20 bytes, want 24 for its tensors"
+        raw.send(_infer_message(), np.zeros(6, np.float32).tobytes())
+        answer, payload = raw.receive()
+        assert answer["kind"] == "result"
+        assert np.frombuffer(payload, np.float32).tolist() == [1.0] * 6
+
+
+def test_a_deadline_already_past_is_refused_by_client_and_agent(
+    client: Client, agent: RunningAgent
+) -> None:
+    with pytest.raises(DeadlineExceeded, match="already past"):
+        client.infer("add", x(), deadline_s=-1.0)
+    with RawConnection(agent.place.socket) as raw:
+        raw.send(_infer_message(deadline_s=-0.5), bytes(24))
+        answer, _ = raw.receive()
+        assert answer["code"] == DeadlineExceeded.code
+        assert "-0.500 s" in answer["message"]
+
+
+def test_a_deadline_that_passes_ends_the_request_and_not_the_model(client: Client) -> None:
+    with pytest.raises(DeadlineExceeded, match="deadline passed"):
+        client.infer("count", count(0, ITERATIONS_PER_S), deadline_s=0.1)
+    assert client.infer("count", count(5, 10))["total"] == 15
+
+
+def test_several_threads_may_use_one_client(client: Client) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda i: client.infer("add", x(i))["y"], range(200)))
+    for i, answer in enumerate(answers):
+        assert answer.tolist() == [[i + 1, i + 2, i + 3]]
+
+
+def test_beyond_the_limit_of_requests_a_client_hears_busy_at_once(
+    start: StartAgent, tmp_path: Path
+) -> None:
+    agent = start("--max-requests", "2")
+    with agent.client() as client, ThreadPoolExecutor(2) as pool:
+        pid = client.load(adding(tmp_path / "add.onnx"), wait=True).worker_pid
+        assert pid is not None
+        with stopped(client.model("add").worker_pid or pid):
+            waiting = [pool.submit(client.infer, "add", x(i)) for i in range(2)]
+            wait_until(lambda: client.status().in_flight == 2, "two requests are in flight")
+            with pytest.raises(Busy, match="2 requests are in flight, the limit is 2"):
+                client.infer("add", x())
+        assert [w.result()["y"][0, 0] for w in waiting] == [1.0, 2.0]
+        assert client.infer("add", x(7.0))["y"][0, 0] == 8.0
+
+
+def test_garbage_and_oversized_messages_are_dropped_and_counted_and_others_are_served(
+    agent: RunningAgent,
+) -> None:
+    rng = np.random.default_rng(3)
+    bad = [
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 3,
+        rng.bytes(100_000),
+        RawConnection.prefix(1 << 31, 0),
+        RawConnection.prefix(8, 0) + b"\xc1" * 8,
+        RawConnection.framed({"kind": "infer", "request": "r"}),
+        RawConnection.framed({"kind": "reboot"}),
+        RawConnection.framed(_infer_message(surplus=1)),
+        RawConnection.framed(_infer_message(tensors=[{"name": "x"}] * 5000)),
+        RawConnection.framed(
+            _infer_message(tensors=[{"name": "x", "element_type": "float32", "shape": [-1, 3]}])
+        ),
+        RawConnection.framed({"kind": "models"}, b"payload"),
+        msgspec.msgpack.encode({"kind": "models"}),
+    ]
+    with agent.client() as client, ThreadPoolExecutor(1) as pool:
+        before = client.status().counters
+        asked = pool.submit(lambda: [client.infer("add", x(i))["y"][0, 0] for i in range(300)])
+        for content in bad * 3:
+            with RawConnection(agent.place.socket) as raw:
+                raw.send_bytes(content)
+                assert raw.is_closed_by_the_agent() or content is bad[-1]
+        for cut in (1, 16, 40):
+            with RawConnection(agent.place.socket) as raw:
+                raw.send_bytes(RawConnection.framed(_infer_message(), bytes(24))[:cut])
+        assert asked.result(30) == [i + 1.0 for i in range(300)]
+        counters = client.status().counters
+        wrong = "messages not understood"
+        assert counters[wrong] - before.get(wrong, 0) == 3 * (len(bad) - 1)
+        broken = "connections broken inside a frame"
+        assert counters[broken] - before.get(broken, 0) >= 3
+        assert "internal errors" not in counters
+        assert client.status().connections == 1
+
+
+def test_an_enormous_payload_is_refused_before_it_comes(agent: RunningAgent) -> None:
+    shape = [2**40, 2**10]
+    head = {"name": "x", "element_type": "float32", "shape": shape}
+    with RawConnection(agent.place.socket) as raw, agent.client() as client:
+        before = client.status().memory_bytes
+        raw.send_bytes(RawConnection.framed(_infer_message(tensors=[head]), announced=2**52))
+        answer, _ = raw.receive()
+        assert answer["kind"] == "failure"
+        assert client.infer("add", x(0.0))["y"].tolist() == [[1.0, 2.0, 3.0]]
+        assert client.status().memory_bytes - before < 32 * 2**20
