@@ -5,6 +5,7 @@ Importing this module loads neither onnx nor onnxruntime.
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import uuid
@@ -75,6 +76,8 @@ class Client:
         """Use the socket at that path; None: `EDGE_AGENT_SOCKET`, the settings, or the default."""
         self._path = load_settings(os.environ, socket=socket).socket
         self._codec = Codec()
+        self._id = uuid.uuid4().hex
+        self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._idle: list[local.FrameStream] = []
         self._is_closed = False
@@ -126,7 +129,7 @@ class Client:
         """
         heads, tensors = pack_arrays({name: np.asarray(a) for name, a in inputs.items()})
         until_s = None if deadline_s is None else clock.monotonic_s() + deadline_s
-        request = uuid.uuid4().hex
+        request = f"{self._id}-{next(self._numbers)}"
 
         def message() -> Infer:
             left_s = None if until_s is None else until_s - clock.monotonic_s()

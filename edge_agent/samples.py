@@ -43,6 +43,20 @@ def sample_shape(spec: TensorSpec, shapes: Mapping[TensorName, Shape], open_size
     )
 
 
+def check_shapes(specs: Sequence[TensorSpec], shapes: Mapping[TensorName, Shape]) -> None:
+    """Refuse shapes that no input has or that do not fit what it declares.
+
+    Raises:
+        InputMismatch: it names the first that is wrong.
+    """
+    known = {spec.name: spec for spec in specs}
+    for name in shapes:
+        if name not in known:
+            names = ", ".join(f'"{n}"' for n in known) or "none"
+            raise InputMismatch(f'got a shape for "{name}", want one of the inputs {names}')
+        sample_shape(known[name], shapes, 1)
+
+
 def random_array(element_type: ElementType, shape: Shape, rng: np.random.Generator) -> Array:
     """Random values: normal floats, full-range 8-bit integers, 0 or 1 for wider integers (they
     are mostly indices, lengths and masks, and small ones are the safest), random booleans.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import socket
 from collections import Counter
@@ -33,9 +34,13 @@ from edge_agent.wire.messages import (
     Message,
     Result,
     decode,
+    error_text,
 )
 
-MAX_ERROR_CHARACTERS = 60_000
+log = logging.getLogger(__name__)
+
+MAX_UNSENT_ANSWERS = 16
+"""From a client that leaves so many answers unread, no more requests are taken until it reads."""
 
 
 class Control(Protocol):
@@ -86,6 +91,7 @@ class Clients:
         self._connections: set[Connection] = set()
         self._incoming: dict[Connection, _Incoming] = {}
         self._requests: dict[str, tuple[Request, Connection]] = {}
+        self._is_accepting = False
         self._is_stopping = False
         self.deadlines = Deadlines()
         self.answered_at_s = clock.monotonic_s()
@@ -98,12 +104,25 @@ class Clients:
     def accept_clients(self) -> None:
         """Take the connections that wait and that come."""
         self._poller.add(self._listener.fileno(), lambda _: self._accept())
+        self._is_accepting = True
+
+    def _stop_listening(self) -> None:
+        if self._is_accepting:
+            self._poller.remove(self._listener.fileno())
+            self._is_accepting = False
 
     def _accept(self) -> None:
         while True:
             try:
                 stream, _ = self._listener.accept()
-            except OSError:
+            except BlockingIOError:
+                return
+            except OSError as error:
+                # No descriptors are left: who waits is taken when a connection closes.
+                log.warning("no more connections can be taken: %s", error.strerror)
+                self._counters["times without a descriptor for a client"] += 1
+                if self._connections:
+                    self._stop_listening()
                 return
             if local.peer_user(stream) not in self._users:
                 self._counters["connections of other users refused"] += 1
@@ -136,7 +155,8 @@ class Clients:
 
     def _read(self, connection: Connection) -> None:
         if connection.is_closing:
-            # Read and forget: closing with unread bytes would throw away the answer on its way.
+            # Read and forget until the client has read why and closes: if this side closed first,
+            # a client that is still sending would only learn that the connection broke.
             connection.drain(self._scratch)
             return
         connection.read(
@@ -149,13 +169,11 @@ class Clients:
 
     def _on_message(self, connection: Connection) -> None:
         """The message of a frame is here: decide where its payload goes."""
+        if connection not in self._connections:
+            raise ConnectionLost("the client did not wait for its last answer")
         reader = connection.reader
         assert reader.message is not None
         message: ClientMessage = decode(self._codec.from_client, reader.message)
-        if reader.payload_bytes > self._max_request_bytes:
-            raise ProtocolError(
-                f"payload of {reader.payload_bytes} bytes, the limit is {self._max_request_bytes}"
-            )
         if self._is_stopping:
             # The client sends it again to the next agent.
             raise ConnectionLost("the agent is stopping")
@@ -176,6 +194,11 @@ class Clients:
         reader.accept_new()
 
     def _admit(self, message: Infer, payload_bytes: int) -> tuple[Lane, tuple[str, ...]]:
+        if payload_bytes > self._max_request_bytes:
+            raise BadRequest(
+                f"the inputs have {payload_bytes} bytes, want at most {self._max_request_bytes}: "
+                "send less, or raise max_request_bytes under [limits] in the config file"
+            )
         lane = self._lanes.find(message.model)
         if lane.quarantine is not None:
             raise ModelQuarantined(lane.quarantine)
@@ -237,8 +260,7 @@ class Clients:
         self._send(connection, message, outcome.tensors)
 
     def _fail(self, connection: Connection, request: str | None, error: EdgeAgentError) -> None:
-        text = str(error)[:MAX_ERROR_CHARACTERS]
-        failure = Failure(request=request, code=error.code, message=text)
+        failure = Failure(request=request, code=error.code, message=error_text(error))
         self._send(connection, self._codec.encode(failure), [])
 
     def _reply_to(self, connection: Connection) -> Callable[[Message], None]:
@@ -255,12 +277,12 @@ class Clients:
 
     def _flush(self, connection: Connection) -> None:
         try:
-            self._poller.flush(connection)
+            self._poller.flush(connection, and_read=len(connection.outgoing) < MAX_UNSENT_ANSWERS)
         except ConnectionLost:
             self._drop(connection)
             return
         if connection.is_closing and not connection.wants_to_send:
-            self._drop(connection)
+            connection.end_sending()
 
     def _drop(self, connection: Connection) -> None:
         if connection not in self._connections:
@@ -270,6 +292,8 @@ class Clients:
         if self._incoming.pop(connection, None) is not None:
             self._limits.give_back(connection.reader.payload_bytes)
         connection.close()
+        if not self._is_accepting and not self._is_stopping:
+            self.accept_clients()
         for request, waiting in list(self._requests.values()):
             if waiting is connection:
                 self._counters["requests abandoned by their client"] += 1
@@ -280,7 +304,7 @@ class Clients:
     def stop_accepting(self) -> None:
         """Take nothing new; connections on which nothing is awaited are closed."""
         self._is_stopping = True
-        self._poller.remove(self._listener.fileno())
+        self._stop_listening()
         self._listener.close()
         awaited = {connection for _, connection in self._requests.values()}
         for connection in list(self._connections):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ class Connection:
         self.stream = stream
         self.reader = FrameReader()
         self.is_closing = False
-        """Whether to close as soon as everything queued is sent."""
+        """Whether nothing more is taken and, when everything queued is sent, nothing more sent."""
         self.outgoing: deque[list[Buffer]] = deque()
 
     @property
@@ -114,6 +115,11 @@ class Connection:
             return
         except OSError as error:
             raise ConnectionLost(str(error)) from error
+
+    def end_sending(self) -> None:
+        """Tell the other side that nothing more will be sent."""
+        with contextlib.suppress(OSError):
+            self.stream.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         """Close the socket."""

@@ -32,6 +32,7 @@ from edge_agent.errors import (
     WorkerLost,
 )
 from edge_agent.plans import Epoch
+from edge_agent.samples import check_shapes
 from edge_agent.store.artifacts import ArtifactStore
 from edge_agent.store.models import ModelStore
 from edge_agent.store.records import PlanStore, ProfileStore
@@ -161,10 +162,16 @@ class Controller:
             plain = SubgraphFile(
                 path=admitted.path, level="all", threads=message.threads, is_plain=True
             )
-            serve = Serve(epoch=self._epoch(admitted.model), subgraphs=(plain,), instances=1)
+            check_shapes(admitted.inputs, dict(message.shapes))
+            serve = Serve(
+                epoch=self._epoch(admitted.model),
+                subgraphs=(plain,),
+                instances=1,
+                inputs=admitted.inputs,
+                outputs=admitted.outputs,
+            )
             lane = Lane(name, admitted.inputs, admitted.outputs)
-            worker, ready = self._open(lane, serve, child)
-            lane.inputs, lane.outputs = ready.inputs, ready.outputs
+            worker, _ = self._open(lane, serve, child)
             record = LoadedModel(
                 name=name,
                 model=admitted.model,
@@ -175,9 +182,9 @@ class Controller:
                 source=message.path,
             )
             serve = replace(serve, inputs=ready.inputs, outputs=ready.outputs)
-            save_kept(self._stores.plans, name, Kept(inputs=ready.inputs, outputs=ready.outputs))
-            self._stores.registry.save(record)
-            return Loaded(record=record, lane=lane, serve=serve, worker=worker)
+            loaded = Loaded(record=record, lane=lane, serve=serve, worker=worker)
+            self._remember(loaded)
+            return loaded
         except WorkerLost as error:
             self._forget_if_unused(admitted.model)
             raise ModelRefused(f"{message.path}: {error}") from error
@@ -185,6 +192,19 @@ class Controller:
             self._forget_if_unused(admitted.model)
             if isinstance(error, ModelRefused):
                 raise ModelRefused(f"{message.path}: {error}") from error
+            raise
+
+    def _remember(self, loaded: Loaded) -> None:
+        """Put a model on record, whole or not at all."""
+        name = loaded.record.name
+        try:
+            self._keep(loaded)
+            self._stores.registry.save(loaded.record)
+        except StorageError:
+            # A plan that was kept of the model before under this name is made again from its
+            # profile, because what is kept names its model.
+            if name not in self._models:
+                self._stores.plans.remove_plan(name)
             raise
 
     def _open(self, lane: Lane, serve: Serve, child: Child) -> tuple[Worker, Ready]:
@@ -303,6 +323,15 @@ class Controller:
             builder, loaded.builder = loaded.builder, None
             if builder is not None:
                 builder.close()
+                self._sweep_after_builder()
+
+    def _sweep_after_builder(self) -> None:
+        """A builder that was killed left its workspace."""
+        try:
+            self._stores.artifacts.sweep()
+            self._stores.models.sweep()
+        except StorageError as error:
+            log.warning("could not remove what a builder left: %s", error)
 
     def _ask_builder(self, loaded: Loaded, is_fresh: bool) -> Built:
         if loaded.builder is None:
@@ -366,6 +395,7 @@ class Controller:
     def _keep(self, loaded: Loaded) -> None:
         serve = loaded.serve
         kept = Kept(
+            model=loaded.record.model,
             inputs=loaded.lane.inputs,
             outputs=loaded.lane.outputs,
             plan=loaded.plan,
@@ -455,7 +485,7 @@ class Controller:
 
     def _restore(self, record: LoadedModel) -> None:
         path = str(self._stores.models.path(record.model))
-        kept = load_kept(self._stores.plans, record.name)
+        kept = load_kept(self._stores.plans, record.name, record.model)
         if kept is None:
             # Its interface is known only when a worker has opened it: the builder reads it.
             builder = Builder(self._settings)
@@ -463,7 +493,7 @@ class Controller:
                 admitted = builder.admit(path)
             finally:
                 builder.close()
-            kept = Kept(inputs=admitted.inputs, outputs=admitted.outputs)
+            kept = Kept(model=record.model, inputs=admitted.inputs, outputs=admitted.outputs)
         lane = Lane(record.name, kept.inputs, kept.outputs)
         lane.quarantine = record.quarantined
         plain = SubgraphFile(path=path, level="all", threads=record.threads, is_plain=True)
@@ -472,7 +502,7 @@ class Controller:
             for s in kept.subgraphs
         )
         if not is_usable:
-            kept = Kept(inputs=kept.inputs, outputs=kept.outputs)
+            kept = Kept(model=record.model, inputs=kept.inputs, outputs=kept.outputs)
         serve = Serve(
             epoch=self._epoch(record.model),
             subgraphs=kept.subgraphs or (plain,),

@@ -95,7 +95,7 @@ def _run(settings: Settings, on_ready: Callable[[], None], told: threading.Event
         max_bytes=limits.max_bytes_in_flight,
         max_request_bytes=limits.max_request_bytes,
     )
-    workers = Workers(datapath, executor)
+    workers = Workers(datapath)
     controller = Controller(settings, stores, incarnation, datapath, workers, executor)
     answers.connect(controller, datapath)
     # Clients that connect early wait in the listener's queue until the models are back.

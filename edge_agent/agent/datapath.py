@@ -21,7 +21,7 @@ from edge_agent.agent.clients import Clients, Control
 from edge_agent.agent.lanes import AHEAD, Lane, Lanes, Limits, Station
 from edge_agent.agent.poller import Poller
 from edge_agent.agent.stations import Stations, WorkerEvents
-from edge_agent.errors import DeadlineExceeded
+from edge_agent.errors import AgentUnavailable, DeadlineExceeded
 from edge_agent.wire.messages import Codec, Deployment
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class DataPath:
         """On the data thread only."""
         self._limits = Limits(max_requests, max_bytes)
         self._poller = Poller()
-        self._stations = Stations(self._poller, codec, scratch, self.counters)
+        self._stations = Stations(self._poller, codec, scratch, self.counters, max_bytes)
         self._clients = Clients(
             listener,
             control,
@@ -63,6 +63,7 @@ class DataPath:
             max_request_bytes,
         )
         self._calls: deque[Callable[[], None]] = deque()
+        self._posting = threading.Lock()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._is_ended = False
         self._thread = threading.Thread(target=self._loop, name="data", daemon=True)
@@ -75,12 +76,23 @@ class DataPath:
         self._thread.start()
 
     def post(self, action: Callable[[], None]) -> None:
-        """Run `action` on the data thread soon."""
-        self._calls.append(action)
-        os.eventfd_write(self._wake_fd, 1)
+        """Run `action` on the data thread soon.
+
+        Raises:
+            AgentUnavailable: the thread has ended.
+        """
+        with self._posting:
+            if self._is_ended:
+                raise AgentUnavailable("the agent is ending")
+            self._calls.append(action)
+            os.eventfd_write(self._wake_fd, 1)
 
     def call(self, question: Callable[[], T]) -> T:
-        """Run `question` on the data thread and return what it returns, or raise what it raises."""
+        """Run `question` on the data thread and return what it returns, or raise what it raises.
+
+        Raises:
+            AgentUnavailable: the thread has ended.
+        """
         answer: Future[T] = Future()
 
         def run() -> None:
@@ -148,10 +160,12 @@ class DataPath:
                 self._guarded(partial(on_event, bits))
             while self._calls:
                 self._guarded(self._calls.popleft())
-            for request in self._clients.deadlines.expired(clock.monotonic_s()):
-                request.lane.finish(
-                    request, DeadlineExceeded("the deadline passed before the answer")
-                )
+            self._guarded(self._expire)
+            self._guarded(self._stations.let_go_of_drained)
+
+    def _expire(self) -> None:
+        for request in self._clients.deadlines.expired(clock.monotonic_s()):
+            request.lane.finish(request, DeadlineExceeded("the deadline passed before the answer"))
 
     def _woken(self, _: int) -> None:
         os.eventfd_read(self._wake_fd)
@@ -170,7 +184,8 @@ class DataPath:
         return max(0.0, next_s - clock.monotonic_s()) + 1e-3
 
     def _end(self) -> None:
+        with self._posting:
+            self._is_ended = True
         self._clients.close()
         self._stations.close()
         self._poller.remove(self._wake_fd)
-        self._is_ended = True

@@ -8,6 +8,7 @@ import msgspec
 
 from edge_agent.plans import ExecutionPlan
 from edge_agent.store.records import PlanStore
+from edge_agent.subgraphs import ModelId
 from edge_agent.tensors import TensorSpec
 from edge_agent.wire.messages import Shapes, SubgraphFile
 
@@ -17,6 +18,7 @@ log = logging.getLogger(__name__)
 class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The interface of a model, and its plan once it has one."""
 
+    model: ModelId
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     plan: ExecutionPlan | None = None
@@ -35,13 +37,15 @@ def save_kept(plans: PlanStore, name: str, kept: Kept) -> None:
     plans.save_plan(name, msgspec.json.encode(kept))
 
 
-def load_kept(plans: PlanStore, name: str) -> Kept | None:
-    """What is kept under that name; None if nothing is, or if it was damaged (which is logged)."""
+def load_kept(plans: PlanStore, name: str, model: ModelId) -> Kept | None:
+    """What is kept of a model under that name; None if nothing is, if it is of another model, or
+    if it was damaged (which is logged)."""
     content = plans.load_plan(name)
     if content is None:
         return None
     try:
-        return msgspec.json.decode(content, type=Kept)
+        kept = msgspec.json.decode(content, type=Kept)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         log.warning("the plan of %s is of another version and is made again: %s", name, error)
         return None
+    return kept if kept.model == model else None

@@ -24,6 +24,9 @@ AHEAD = 1
 """Requests sent beyond the ones that run, so that a worker never waits for the next."""
 
 
+_FIRST_SWEEP = 1024
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """An accepted request, from admission until its answer."""
@@ -72,6 +75,11 @@ class Station:
     """How many requests it may have at once."""
     has: dict[int, Request] = field(default_factory=dict)
     answered: int = 0
+
+    @property
+    def live(self) -> int:
+        """How many of its requests are still awaited: not expired, not abandoned."""
+        return sum(not request.is_done for request in self.has.values())
 
 
 class Limits:
@@ -131,7 +139,7 @@ class Lane:
     @property
     def in_flight(self) -> int:
         """Requests accepted and not answered."""
-        sent = sum(len(s.has) for s in self._stations())
+        sent = sum(station.live for station in self._stations())
         return self.waiting + sent
 
     @property
@@ -185,24 +193,24 @@ class Lane:
         return old
 
     def lost(self, station: Station) -> bool:
-        """A worker died: its requests wait at the front again. True if a new one is needed."""
+        """A worker died: its requests wait at the front again. True if it was the active one."""
         was_active = station is self.active
         if was_active:
             self.active = None
         elif station in self.draining:
             self.draining.remove(station)
-        again = sorted(station.has.values(), key=lambda r: r.sequence)
+        again = [r for r in station.has.values() if not r.is_done]
         station.has.clear()
         for request in again:
             request.deaths += 1
-        self._queue.extendleft(reversed(again))
+        self._queue = deque(sorted([*again, *self._queue], key=lambda r: r.sequence))
         if not was_active:
             self.dispatch()
             return False
         self.died()
         if any(r.deaths >= DEATHS_TO_QUARANTINE for r in again):
             self.isolate()
-        return self.quarantine is None
+        return True
 
     def died(self) -> None:
         """Count a death; too many without an answer between them end the model."""
@@ -279,11 +287,22 @@ class Deadlines:
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Request]] = []
+        self._sweep_at = _FIRST_SWEEP
+
+    def __len__(self) -> int:
+        """How many requests are kept; some may be answered."""
+        return len(self._heap)
 
     def add(self, request: Request) -> None:
         """Watch a request that has a deadline."""
-        if request.until_s is not None:
-            heapq.heappush(self._heap, (request.until_s, request.sequence, request))
+        if request.until_s is None:
+            return
+        if len(self._heap) >= self._sweep_at:
+            # One slow request would keep all answered ones behind it until its own deadline.
+            self._heap = [entry for entry in self._heap if not entry[2].is_done]
+            heapq.heapify(self._heap)
+            self._sweep_at = max(_FIRST_SWEEP, 2 * len(self._heap))
+        heapq.heappush(self._heap, (request.until_s, request.sequence, request))
 
     def next_s(self) -> float | None:
         """When the next live request expires."""

@@ -20,31 +20,34 @@ class Poller:
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._callbacks: dict[int, OnEvent] = {}
-        self._sending: set[int] = set()
+        self._bits: dict[int, int] = {}
 
     def add(self, fd: int, on_event: OnEvent) -> None:
         """Call `on_event` when there is something to read at `fd`."""
-        self._callbacks[fd] = on_event
         self._epoll.register(fd, select.EPOLLIN)
+        self._callbacks[fd] = on_event
+        self._bits[fd] = select.EPOLLIN
 
     def remove(self, fd: int) -> None:
         """Forget a descriptor, before it is closed."""
-        del self._callbacks[fd]
-        self._sending.discard(fd)
+        del self._callbacks[fd], self._bits[fd]
         self._epoll.unregister(fd)
 
-    def flush(self, connection: Connection) -> None:
-        """Send what the kernel takes of what is queued, and be called again for the rest.
+    def flush(self, connection: Connection, *, and_read: bool = True) -> None:
+        """Send what the kernel takes of what is queued, and be called again for the rest, and for
+        what comes unless `and_read` is False.
 
         Raises:
             ConnectionLost: the connection broke.
         """
         connection.flush()
         fd = connection.fd
-        if connection.wants_to_send != (fd in self._sending):
-            self._sending ^= {fd}
-            bits = select.EPOLLIN | (select.EPOLLOUT if fd in self._sending else 0)
+        bits = select.EPOLLOUT if connection.wants_to_send else 0
+        if and_read or not bits:
+            bits |= select.EPOLLIN
+        if bits != self._bits[fd]:
             self._epoll.modify(fd, bits)
+            self._bits[fd] = bits
 
     def wait(self, timeout_s: float | None) -> list[tuple[OnEvent, int]]:
         """The callbacks of the descriptors that have something, with their event bits."""

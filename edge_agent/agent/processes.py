@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -52,13 +54,19 @@ class Child:
         """End it at once."""
         self.process.kill()
 
-    def end(self) -> None:
-        """Close the stream, wait, and kill what does not end by itself."""
+    def release(self) -> None:
+        """End the stream, on which the child ends by itself, for all who share it."""
+        with contextlib.suppress(OSError):
+            self.stream.shutdown(socket.SHUT_RDWR)
         self.stream.close()
+
+    def end(self, grace_s: float = END_S) -> None:
+        """End the stream, wait, and kill what does not end by itself."""
+        self.release()
         try:
-            self.process.wait(END_S)
+            self.process.wait(grace_s)
         except subprocess.TimeoutExpired:
-            log.warning("process %d did not end within %.0f s and is killed", self.pid, END_S)
+            log.warning("process %d did not end within %.1f s and is killed", self.pid, grace_s)
             self.process.kill()
             self.process.wait()
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections import Counter
 from typing import Protocol
 
 from edge_agent.agent.connections import Connection
-from edge_agent.agent.lanes import Lane, Request, Station, Success
+from edge_agent.agent.lanes import Lane, Outcome, Request, Station, Success
 from edge_agent.agent.poller import CAN_SEND, HAS_INPUT, Poller
-from edge_agent.errors import EdgeAgentError, WorkerLost, error_from_code
+from edge_agent.errors import (
+    EdgeAgentError,
+    ProtocolError,
+    RunFailed,
+    WorkerLost,
+    error_from_code,
+)
 from edge_agent.plans import Epoch
 from edge_agent.transport.local import ConnectionLost
-from edge_agent.wire.frames import split_payload
+from edge_agent.wire.frames import padded_total, split_payload
 from edge_agent.wire.messages import (
     Codec,
     Deployment,
@@ -21,9 +28,12 @@ from edge_agent.wire.messages import (
     Ready,
     Run,
     RunError,
+    TensorHead,
     WorkerMessage,
     decode,
 )
+
+log = logging.getLogger(__name__)
 
 
 class WorkerEvents(Protocol):
@@ -62,6 +72,8 @@ class Attached:
         self.events = events
         self.connection = Connection(stream)
         self.station = Station(epoch=epoch, sender=self, window=window)
+        self.has_reported = False
+        """Whether it said that it is ready, or that it never will be."""
         self._stations = stations
 
     def send(self, request: Request) -> None:
@@ -79,13 +91,20 @@ class Stations:
     """All attached workers. Only the data thread uses it."""
 
     def __init__(
-        self, poller: Poller, codec: Codec, scratch: memoryview, counters: Counter[str]
+        self,
+        poller: Poller,
+        codec: Codec,
+        scratch: memoryview,
+        counters: Counter[str],
+        max_answer_bytes: int,
     ) -> None:
         self._poller = poller
         self._codec = codec
         self._scratch = scratch
         self._counters = counters
+        self._max_answer_bytes = max_answer_bytes
         self._attached: dict[Station, Attached] = {}
+        self._draining: set[Attached] = set()
 
     def attach(
         self,
@@ -122,7 +141,7 @@ class Stations:
             raise WorkerLost("the worker died before it served")
         old = lane.cut_over(station)
         if old is not None:
-            self._retire_if_drained(self._attached[old])
+            self._draining.add(self._attached[old])
 
     def retire(self, lane: Lane, station: Station) -> None:
         """Take a worker out of its lane: it ends when what it has is answered."""
@@ -133,17 +152,20 @@ class Stations:
             lane.active = None
         if station not in lane.draining:
             lane.draining.append(station)
-        self._retire_if_drained(worker)
+        self._draining.add(worker)
 
-    def _retire_if_drained(self, worker: Attached) -> None:
-        draining = worker.lane.draining
-        if worker.station in draining and not worker.station.has:
-            draining.remove(worker.station)
-            self._detach(worker)
-            worker.events.is_drained()
+    def let_go_of_drained(self) -> None:
+        """End the retired workers whose requests are all answered, expired or abandoned: a run
+        that nobody waits for may take for ever."""
+        for worker in list(self._draining):
+            if not worker.station.live:
+                worker.lane.draining.remove(worker.station)
+                self._detach(worker)
+                worker.events.is_drained()
 
     def _detach(self, worker: Attached) -> None:
         del self._attached[worker.station]
+        self._draining.discard(worker)
         self._poller.remove(worker.connection.fd)
         worker.connection.close()
 
@@ -156,28 +178,54 @@ class Stations:
             if bits & HAS_INPUT:
                 worker.connection.read(
                     self._scratch,
-                    worker.connection.reader.accept_new,
+                    lambda: self._on_message(worker),
                     lambda: self._on_frame(worker),
                 )
         except ConnectionLost:
             self._bury(worker)
+        except ProtocolError as error:
+            # What it runs has damaged it, so that it cannot be trusted with another request.
+            log.error("a worker of %s is given up: %s", worker.station.epoch, error)
+            self._bury(worker)
+
+    def _on_message(self, worker: Attached) -> None:
+        reader = worker.connection.reader
+        if reader.payload_bytes <= self._max_answer_bytes:
+            reader.accept_new()
+        else:
+            reader.discard()
 
     def _on_frame(self, worker: Attached) -> None:
-        reader = worker.connection.reader
-        raw, payload = reader.take()
+        raw, payload = worker.connection.reader.take()
         message: WorkerMessage = decode(self._codec.from_worker, raw)
         lane, station = worker.lane, worker.station
         match message:
             case Ready():
+                self._report(worker)
                 worker.events.is_ready(message)
             case RunError(sequence=-1, code=code, message=text):
+                self._report(worker)
                 worker.events.is_refused(error_from_code(code, text))
             case RunError(sequence=sequence, code=code, message=text):
                 lane.answered_by(station, sequence, error_from_code(code, text))
             case Ran(sequence=sequence, tensors=heads):
-                views = split_payload(payload, [head.size_bytes for head in heads])
-                lane.answered_by(station, sequence, Success(heads, views))
+                lane.answered_by(station, sequence, self._outcome(heads, payload))
         self._retire_if_drained(worker)
+
+    def _report(self, worker: Attached) -> None:
+        if worker.has_reported:
+            raise ProtocolError("worker reported twice whether it is ready")
+        worker.has_reported = True
+
+    def _outcome(self, heads: tuple[TensorHead, ...], payload: memoryview) -> Outcome:
+        sizes_bytes = [head.size_bytes for head in heads]
+        total_bytes = padded_total(sizes_bytes)
+        if total_bytes > self._max_answer_bytes:
+            return RunFailed(
+                f"the outputs have {total_bytes} bytes, want at most {self._max_answer_bytes}: "
+                "ask for fewer, or raise max_bytes_in_flight under [limits] in the config file"
+            )
+        return Success(heads, split_payload(payload, sizes_bytes))
 
     def _bury(self, worker: Attached) -> None:
         """A worker ended by itself, and its last answers are in: the rest runs again."""

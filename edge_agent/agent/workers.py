@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from dataclasses import dataclass
 
+from edge_agent import clock
 from edge_agent.agent.datapath import DataPath
 from edge_agent.agent.lanes import Lane, Station
 from edge_agent.agent.processes import Child
@@ -17,6 +18,9 @@ from edge_agent.tensors import TensorSpec
 from edge_agent.wire.messages import Deployment, Ready, Shapes, SubgraphFile
 
 log = logging.getLogger(__name__)
+
+CLOSE_S = 0.5
+"""How long all workers together may take to end when the agent ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,15 +39,12 @@ class Serve:
 class Worker:
     """One worker process. The data thread calls the four `is_…` methods (see `WorkerEvents`)."""
 
-    def __init__(
-        self, child: Child, serve: Serve, executor: Executor, on_lost: Callable[[Worker], None]
-    ) -> None:
+    def __init__(self, child: Child, serve: Serve, on_lost: Callable[[Worker], None]) -> None:
         self.child = child
         self.serve = serve
         self.station: Station
         self.ready: Future[Ready] = Future()
         """Set when the worker can take requests; fails with the reason if it never can."""
-        self._executor = executor
         self._on_lost = on_lost
 
     @property
@@ -61,11 +62,13 @@ class Worker:
 
     def is_dead(self, needs_another: bool) -> None:
         """The process ended without being told to."""
-        self._executor.submit(self._bury, needs_another)
+        # A thread of its own: who waits for `ready` may occupy a whole pool.
+        _in_thread(lambda: self._bury(needs_another))
 
     def is_drained(self) -> None:
         """The worker has nothing left to answer and gets nothing more."""
-        self._executor.submit(self.child.end)
+        self.child.release()
+        _in_thread(self.child.end)
 
     def _bury(self, needs_another: bool) -> None:
         self.child.end()
@@ -80,12 +83,15 @@ class Worker:
             self._on_lost(self)
 
 
+def _in_thread(action: Callable[[], None]) -> None:
+    threading.Thread(target=action, name="worker-end", daemon=True).start()
+
+
 class Workers:
     """Starts workers and ends them."""
 
-    def __init__(self, datapath: DataPath, executor: Executor) -> None:
+    def __init__(self, datapath: DataPath) -> None:
         self._datapath = datapath
-        self._executor = executor
         self._lock = threading.Lock()
         self._children: list[Child] = []
 
@@ -102,10 +108,10 @@ class Workers:
     ) -> Worker:
         """Tell a prepared process what to serve; `worker.ready` says when it can.
 
-        It gets no requests until `DataPath.cut_over`. `on_lost` is called on a thread of the
-        executor when it dies later and its lane needs another worker.
+        It gets no requests until `DataPath.cut_over`. `on_lost` is called on a thread of its own
+        when it dies later and its lane needs another worker.
         """
-        worker = Worker(child, serve, self._executor, on_lost)
+        worker = Worker(child, serve, on_lost)
         deployment = Deployment(
             epoch=serve.epoch,
             subgraphs=serve.subgraphs,
@@ -115,7 +121,9 @@ class Workers:
             outputs=serve.outputs,
             warm_shapes=serve.warm_shapes,
         )
-        worker.station = self._datapath.attach(lane, deployment, child.stream, worker)
+        # The data thread gets a descriptor of its own: closing one that it waits on would hide the
+        # end of the stream from it.
+        worker.station = self._datapath.attach(lane, deployment, child.stream.dup(), worker)
         return worker
 
     def close(self) -> None:
@@ -123,6 +131,7 @@ class Workers:
         with self._lock:
             living = [c for c in self._children if c.process.returncode is None]
         for child in living:
-            child.stream.close()
+            child.release()
+        until_s = clock.monotonic_s() + CLOSE_S
         for child in living:
-            child.end()
+            child.end(max(0.0, until_s - clock.monotonic_s()))

@@ -10,6 +10,7 @@ import logging
 import os
 import socket
 import sys
+import threading
 from pathlib import Path
 
 from edge_agent import clock
@@ -93,13 +94,22 @@ def _answer(message: BuilderRequest, settings: Settings, channel: Channel) -> Me
             raise ProtocolError("a grant that nobody asked for")
 
 
+def _end_with(stream: local.FrameStream) -> None:
+    # Compiling a large model takes long, and nobody wants it any more. What is left half-done in
+    # the staging folders is swept.
+    stream.wait_until_closed()
+    os._exit(0)
+
+
 def main(arguments: list[str]) -> None:
     """Answer questions until the socket closes."""
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="builder: %(message)s")
     fd, settings_text = arguments
     settings = decode_settings(settings_text)
-    with socket.socket(fileno=int(fd)) as stream:
-        channel = Channel(local.FrameStream(stream))
+    with socket.socket(fileno=int(fd)) as connected:
+        stream = local.FrameStream(connected)
+        threading.Thread(target=_end_with, args=(stream,), daemon=True).start()
+        channel = Channel(stream)
         while True:
             try:
                 message = channel.receive()

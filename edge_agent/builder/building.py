@@ -33,7 +33,7 @@ from edge_agent.store.models import ModelStore
 from edge_agent.store.records import ProfileKey, ProfileStore
 from edge_agent.subgraphs import ModelSummary, SegmentRange
 from edge_agent.telemetry import host
-from edge_agent.tensors import Arrays, Shape, TensorName
+from edge_agent.tensors import Arrays, Shape, TensorName, TensorSpec
 from edge_agent.wire.messages import Build, Built, SubgraphFile
 
 log = logging.getLogger(__name__)
@@ -72,11 +72,7 @@ def find_samples(
     session: Session, given: Mapping[TensorName, Shape], seed: int = 0
 ) -> Samples | None:
     """Made-up inputs that the model runs on, for the given shapes or for sizes that are tried;
-    None if it runs on none of them.
-
-    Raises:
-        InputMismatch: a given shape does not fit.
-    """
+    None if it runs on none of them."""
     rng = np.random.default_rng(seed)
     for open_size in OPEN_SIZES:
         arrays = tuple(random_arrays(session.inputs, given, rng, open_size) for _ in range(SAMPLES))
@@ -143,7 +139,7 @@ class Building:
         specs = infer_specs(graph, shapes)
         summary = summarise(graph, self._message.model, shapes, specs)
         with self._artifacts.workspace() as scratch:
-            workshop = Workshop(graph, summary, specs, scratch.path)
+            workshop = Workshop(graph, summary, general_specs(graph, specs), scratch.path)
             if samples is None:
                 plan = self._unprofiled(summary)
                 chosen: CandidatePlan | None = None
@@ -157,11 +153,11 @@ class Building:
                 )
                 plan, chosen = self._plan(summary, subject, device)
             slices.progress(1.0, "storing the compiled subgraphs")
-            files, instances = self._files(workshop, chosen)
+            files = self._files(workshop, chosen)
         return Built(
             plan=plan,
             subgraphs=files,
-            instances=instances,
+            instances=chosen.instances if chosen is not None else self._plain_callers(cores),
             pinned_cores=cores if chosen is not None else (),
             inputs=inputs,
             outputs=outputs,
@@ -182,10 +178,9 @@ class Building:
         candidates = choose(summary, profiled, message.target, CANDIDATES)
         slices.first_fraction, slices.last_fraction = 0.6, 0.95
         slices.progress(0.0, "comparing the best plans with plain ONNX Runtime")
-        callers = 1 if message.target is Target.LATENCY else max(1, len(subject.cores))
         verification = verify(
             candidates,
-            WholeBench(subject, slices, callers),
+            WholeBench(subject, slices, self._plain_callers(subject.cores)),
             budget_s=self._budgets.verify_s,
             rng=random.Random(0),
         )
@@ -258,25 +253,15 @@ class Building:
             profiling_s=0.0,
         )
 
+    def _plain_callers(self, cores: tuple[int, ...]) -> int:
+        """How many requests plain ONNX Runtime runs at once, as a user's threads would."""
+        return 1 if self._message.target is Target.LATENCY else len(cores)
+
     # ---- what a worker opens
 
-    def _files(
-        self, workshop: Workshop, chosen: CandidatePlan | None
-    ) -> tuple[tuple[SubgraphFile, ...], int]:
-        whole = SegmentRange(start=0, stop=len(workshop.summary.segments))
+    def _files(self, workshop: Workshop, chosen: CandidatePlan | None) -> tuple[SubgraphFile, ...]:
         if chosen is None:
-            try:
-                graph = self._stored(workshop, whole, CPU, Layout.BLOCKED)
-            except (ModelRefused, RuntimeUnavailable) as error:
-                log.info("it is opened from the model each time: %s", error)
-                file = SubgraphFile(
-                    path=str(workshop.graph.path),
-                    level=OptimisationLevel.ALL.value,
-                    threads=self._message.threads,
-                    is_plain=True,
-                )
-                return (file,), 1
-            return (self._compiled_file(graph, self._message.threads, is_plain=True),), 1
+            return (self._plain_file(workshop),)
         return tuple(
             self._compiled_file(
                 self._stored(workshop, s.segments, s.configuration.unit, s.configuration.layout),
@@ -284,7 +269,22 @@ class Building:
                 is_plain=False,
             )
             for s in chosen.subgraphs
-        ), chosen.instances
+        )
+
+    def _plain_file(self, workshop: Workshop) -> SubgraphFile:
+        """The whole model, compiled where that is possible: equal, and opened much quicker."""
+        whole = SegmentRange(start=0, stop=len(workshop.summary.segments))
+        try:
+            graph = self._stored(workshop, whole, CPU, Layout.BLOCKED)
+        except (ModelRefused, RuntimeUnavailable) as error:
+            log.info("it is opened from the model each time: %s", error)
+            return SubgraphFile(
+                path=str(workshop.graph.path),
+                level=OptimisationLevel.ALL.value,
+                threads=self._message.threads,
+                is_plain=True,
+            )
+        return self._compiled_file(graph, self._message.threads, is_plain=True)
 
     def _compiled_file(self, graph: Path, threads: int | None, *, is_plain: bool) -> SubgraphFile:
         return SubgraphFile(
@@ -313,6 +313,21 @@ class Building:
         if kept is None:
             kept = self._artifacts.put(key, workshop.compiled(segments, layout).parent)
         return kept / "graph.onnx"
+
+
+def general_specs(
+    graph: ModelGraph, specs: Mapping[TensorName, TensorSpec]
+) -> dict[TensorName, TensorSpec]:
+    """`specs` without the sizes that only hold for the shapes in use.
+
+    What a worker opens must serve every shape that the model allows, and ONNX Runtime believes
+    the sizes that a file declares: it would compute `Shape` once and for all.
+    """
+    general = infer_specs(graph, {})
+    return {
+        name: general.get(name, TensorSpec(name=name, element_type=spec.element_type, dims=None))
+        for name, spec in specs.items()
+    }
 
 
 def is_quantised(graph: ModelGraph) -> bool:

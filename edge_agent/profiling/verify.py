@@ -24,6 +24,7 @@ from edge_agent.planning.score import NOT_WORTH_MEASURING, ProcessorRates
 from edge_agent.plans import CandidatePlan, ExecutionPlan, Target
 from edge_agent.profiles import Configuration, LatencyProfile, RatioInterval, Rejection
 from edge_agent.profiling.ratio import (
+    LEAST_PAIRS,
     Run,
     compare_with_control,
     interval_of,
@@ -357,7 +358,7 @@ class _Trial:
         better = is_better(ratio, control)
         if better:
             reason = f"measured faster than plain ONNX Runtime: {evidence}"
-        elif ratio.high < 1.0:
+        elif ratio.high < 1.0 and ratio.pairs >= LEAST_PAIRS:
             reason = "the best candidate was measured slower than plain ONNX Runtime"
             self.reject(plan, "slower", evidence)
         else:

@@ -6,6 +6,7 @@ Addresses longer than the kernel takes (107 bytes) are refused with the length n
 from __future__ import annotations
 
 import os
+import select
 import socket
 import struct
 from collections.abc import Sequence
@@ -22,8 +23,12 @@ BUFFER_BYTES = 1 << 20
 SCRATCH_BYTES = 1 << 16
 """How much is read at once as long as it is not known where it goes."""
 
+PATIENCE_S = 1.0
+"""Longest time in one system call, after which the deadline is looked at."""
+
 _MAX_PARTS = 512
 """Buffers for one sendmsg call; the kernel takes at most 1024."""
+_TIMEVAL = struct.Struct("ll")
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -103,15 +108,14 @@ def pair() -> tuple[socket.socket, socket.socket]:
     return ours, theirs
 
 
-def _arm(stream: socket.socket, deadline_s: float | None) -> None:
+def _left_s(deadline_s: float | None) -> float:
+    """Seconds that one system call may block."""
     if deadline_s is None:
-        if stream.gettimeout() is not None:
-            stream.settimeout(None)
-        return
+        return PATIENCE_S
     left_s = deadline_s - clock.monotonic_s()
     if left_s <= 0:
         raise DeadlineExceeded("the deadline passed while waiting for the answer")
-    stream.settimeout(left_s)
+    return min(left_s, PATIENCE_S)
 
 
 def send_some(stream: socket.socket, parts: list[Buffer]) -> int:
@@ -139,6 +143,7 @@ class FrameStream:
 
     def __init__(self, stream: socket.socket) -> None:
         self.socket = stream
+        self._patience_s = 0.0
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._left = self._scratch[:0]
         self._reader = FrameReader()
@@ -156,14 +161,26 @@ class FrameStream:
             DeadlineExceeded: it was not sent in time; the connection is of no more use.
         """
         parts = frame_parts(message, tensors)
-        try:
-            while parts:
-                _arm(self.socket, deadline_s)
+        while parts:
+            self._be_patient(_left_s(deadline_s))
+            try:
                 send_some(self.socket, parts)
-        except TimeoutError as error:
-            raise DeadlineExceeded("the deadline passed while the request was sent") from error
-        except OSError as error:
-            raise ConnectionLost(str(error)) from error
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise ConnectionLost(str(error)) from error
+
+    def _be_patient(self, patience_s: float) -> None:
+        """Let the kernel end a blocking call after that long.
+
+        Python's own timeouts cost three more system calls per message; this one is set only when
+        it changes, which short deadlines alone bring about.
+        """
+        if patience_s != self._patience_s:
+            self._patience_s = patience_s
+            timeval = _TIMEVAL.pack(int(patience_s), int(patience_s % 1 * 1e6) or 1)
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
 
     def receive(
         self, deadline_s: float | None = None, limit_bytes: int | None = None
@@ -188,11 +205,11 @@ class FrameStream:
     def _read_more(self, deadline_s: float | None) -> None:
         wanted = self._reader.wanted()
         target = self._scratch if wanted is None else wanted
+        self._be_patient(_left_s(deadline_s))
         try:
-            _arm(self.socket, deadline_s)
             count = self.socket.recv_into(target)
-        except TimeoutError as error:
-            raise DeadlineExceeded("the deadline passed while waiting for the answer") from error
+        except BlockingIOError:
+            return
         except OSError as error:
             raise ConnectionLost(str(error)) from error
         if count == 0:
@@ -201,6 +218,12 @@ class FrameStream:
             self._left = self._scratch[:count]
         else:
             self._reader.filled(count)
+
+    def wait_until_closed(self) -> None:
+        """Block until the other side closes the connection or dies; nothing is read."""
+        poll = select.poll()
+        poll.register(self.socket, select.POLLRDHUP)
+        poll.poll()
 
     def close(self) -> None:
         """Close the connection."""

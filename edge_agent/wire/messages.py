@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from edge_agent.devices import Device
-from edge_agent.errors import ProtocolError
+from edge_agent.errors import BadRequest, ProtocolError
 from edge_agent.plans import Epoch, ExecutionPlan, Target
 from edge_agent.subgraphs import ModelId
 from edge_agent.tensors import ElementType, Shape, TensorName, TensorSpec, size_bytes
@@ -22,6 +22,9 @@ RequestId = Annotated[str, Meta(min_length=1, max_length=64)]
 Dimension = Annotated[int, Meta(ge=0, le=2**48)]
 Dimensions = Annotated[tuple[Dimension, ...], Meta(max_length=64)]
 MAX_TENSORS = 4096
+MAX_DEADLINE_S = 1e6
+"""Over eleven days; NaN and infinity are above it too."""
+MAX_ERROR_CHARACTERS = 60_000
 
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
@@ -43,7 +46,7 @@ class TensorHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 TensorHeads = Annotated[tuple[TensorHead, ...], Meta(max_length=MAX_TENSORS)]
 Names = Annotated[tuple[Name, ...], Meta(max_length=MAX_TENSORS)]
-Shapes = tuple[tuple[TensorName, Shape], ...]
+Shapes = tuple[tuple[TensorName, Annotated[Shape, Meta(max_length=64)]], ...]
 
 
 # Client → agent
@@ -56,7 +59,7 @@ class Infer(Message, frozen=True, tag="infer"):
     model: Name
     tensors: TensorHeads
     outputs: Names | None
-    deadline_s: float | None
+    deadline_s: Annotated[float, Meta(le=MAX_DEADLINE_S)] | None
     """Seconds from now until the answer is no longer wanted; None: however long it takes."""
 
 
@@ -354,8 +357,22 @@ class Codec:
         self.from_builder = msgspec.msgpack.Decoder(BuilderMessage)
 
     def encode(self, message: Message) -> bytes:
-        """The message as MessagePack."""
-        return self._encoder.encode(message)
+        """The message as MessagePack.
+
+        Raises:
+            BadRequest: a text in it is no Unicode, as some file names are.
+        """
+        try:
+            return self._encoder.encode(message)
+        except UnicodeEncodeError as error:
+            raise BadRequest(
+                f"{error.object!r} cannot be sent: {error.reason}; use names that are valid UTF-8"
+            ) from error
+
+
+def error_text(error: Exception) -> str:
+    """The text of an error as it fits into a message."""
+    return str(error).encode(errors="replace").decode()[:MAX_ERROR_CHARACTERS]
 
 
 def decode(decoder: msgspec.msgpack.Decoder[T], message: bytes | bytearray | memoryview) -> T:

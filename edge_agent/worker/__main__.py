@@ -13,7 +13,7 @@ import threading
 
 from edge_agent.errors import EdgeAgentError
 from edge_agent.transport.local import ConnectionLost, FrameStream
-from edge_agent.wire.messages import Codec, Deployment, Ready, RunError, decode
+from edge_agent.wire.messages import Codec, Deployment, Ready, RunError, decode, error_text
 from edge_agent.worker.serving import Serving
 
 
@@ -24,9 +24,16 @@ def _import_runtime() -> None:
     opening.load()
 
 
+def _end_with(stream: FrameStream) -> None:
+    # From a thread of its own: a run or the opening of a model may take longer than anybody waits.
+    stream.wait_until_closed()
+    os._exit(0)
+
+
 def main(arguments: list[str]) -> None:
     """Serve one epoch until the stream closes."""
     stream = FrameStream(socket.socket(fileno=int(arguments[0])))
+    threading.Thread(target=_end_with, args=(stream,), daemon=True).start()
     importing = threading.Thread(target=_import_runtime, daemon=True)
     importing.start()
     try:
@@ -48,7 +55,7 @@ def _serve(stream: FrameStream, importing: threading.Thread, *, is_background: b
     try:
         opened = opening.open_deployment(deployment, is_background=is_background)
     except EdgeAgentError as error:
-        refused = RunError(epoch=epoch, sequence=-1, code=error.code, message=str(error))
+        refused = RunError(epoch=epoch, sequence=-1, code=error.code, message=error_text(error))
         stream.send(codec.encode(refused))
         stream.receive()  # only the end of the stream can come
         return

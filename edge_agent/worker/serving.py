@@ -19,7 +19,7 @@ from edge_agent.tensors import Arrays
 from edge_agent.transport.local import ConnectionLost, FrameStream
 from edge_agent.wire.arrays import pack_arrays, unpack_arrays
 from edge_agent.wire.frames import split_payload
-from edge_agent.wire.messages import Codec, Ran, Run, RunError, decode
+from edge_agent.wire.messages import Codec, Ran, Run, RunError, decode, error_text
 
 log = logging.getLogger(__name__)
 
@@ -68,8 +68,8 @@ class Serving:
         raise ConnectionLost("the agent closed the stream")
 
     def _serve(self) -> None:
-        self._runner.pin_caller()
         try:
+            self._runner.pin_caller()
             while True:
                 with self._receiving:
                     received = self._stream.receive()
@@ -98,7 +98,7 @@ class Serving:
                     epoch=self._epoch,
                     sequence=message.sequence,
                     code=error.code,
-                    message=str(error),
+                    message=error_text(error),
                 )
             )
             tensors = []

@@ -145,7 +145,7 @@ def test_a_large_request_that_is_refused_gets_one_answer(client: Client) -> None
 
 def test_a_request_over_the_size_limit_is_refused_at_once(client: Client) -> None:
     rows = 2 * MAX_REQUEST_BYTES // 12
-    with pytest.raises(BadRequest, match=rf"{rows * 12} bytes.*{MAX_REQUEST_BYTES}"):
+    with pytest.raises(BadRequest, match=rf"{rows * 12} bytes, want at most {MAX_REQUEST_BYTES}"):
         client.infer("add", x(rows=rows), deadline_s=10)
     assert client.infer("add", x(0.0))["y"].tolist() == [[1.0, 2.0, 3.0]]
 
