@@ -34,6 +34,7 @@ from edge_agent.transport import local
 from edge_agent.wire.arrays import pack_arrays, unpack_arrays
 from edge_agent.wire.frames import split_payload
 from edge_agent.wire.messages import (
+    MAX_DEADLINE_S,
     AgentMessage,
     AskDevices,
     AskModels,
@@ -128,7 +129,7 @@ class Client:
             AgentUnavailable: nothing answered at the socket until the deadline.
         """
         heads, tensors = pack_arrays({name: np.asarray(a) for name, a in inputs.items()})
-        until_s = None if deadline_s is None else clock.monotonic_s() + deadline_s
+        until_s = None if deadline_s is None else clock.monotonic_s() + _checked(deadline_s)
         request = f"{self._id}-{next(self._numbers)}"
 
         def message() -> Infer:
@@ -151,7 +152,7 @@ class Client:
                 # An agent that was there before is starting again; one that never was is not.
                 if not self._has_connected or _is_past(until_s, RECONNECT_S):
                     raise
-                clock.sleep_s(RECONNECT_S)
+            clock.sleep_s(RECONNECT_S)
         if not isinstance(answer, Result) or answer.request != request:
             raise ProtocolError(f"got {type(answer).__name__} for another request, want Result")
         views = split_payload(payload, [h.size_bytes for h in answer.tensors])
@@ -261,7 +262,9 @@ class Client:
 
     def _ask(self, message: ClientMessage, want: type[M]) -> M:
         try:
-            answer, _ = self._exchange(message, (), None)
+            # An idle connection may lead to an agent that has ended, and what is asked here must
+            # not be asked twice.
+            answer, _ = self._exchange(message, (), None, is_new=True)
         except local.ConnectionLost as error:
             raise AgentUnavailable(
                 f"the agent at {self._path} ended before it answered: {error}"
@@ -271,31 +274,37 @@ class Client:
         return answer
 
     def _exchange(
-        self, message: ClientMessage, tensors: Sequence[memoryview], until_s: float | None
+        self,
+        message: ClientMessage,
+        tensors: Sequence[memoryview],
+        until_s: float | None,
+        *,
+        is_new: bool = False,
     ) -> tuple[AgentMessage, memoryview]:
         if _is_past(until_s):
             raise DeadlineExceeded("the deadline is already past")
-        stream = self._take()
-        is_whole = False
+        encoded = self._codec.encode(message)
+        stream = self._take(is_new=is_new)
         try:
-            stream.send(self._codec.encode(message), tensors, until_s)
+            stream.send(encoded, tensors, until_s)
             raw, payload = stream.receive(until_s)
-            is_whole = True
-        finally:
-            if is_whole:
-                self._give(stream)
-            else:
-                stream.close()
-        answer = decode(self._codec.from_agent, raw)
+            answer: AgentMessage = decode(self._codec.from_agent, raw)
+        except BaseException:
+            stream.close()
+            raise
+        if is_new:
+            stream.close()
+        else:
+            self._give(stream)
         if isinstance(answer, Failure):
             raise error_from_code(answer.code, answer.message)
         return answer, payload
 
-    def _take(self) -> local.FrameStream:
+    def _take(self, *, is_new: bool) -> local.FrameStream:
         with self._lock:
             if self._is_closed:
                 raise BadRequest("this Client is closed: make a new one")
-            if self._idle:
+            if self._idle and not is_new:
                 return self._idle.pop()
         stream = local.connect(self._path)
         self._has_connected = True
@@ -318,6 +327,14 @@ class Client:
 
 def _is_past(until_s: float | None, margin_s: float = 0.0) -> bool:
     return until_s is not None and clock.monotonic_s() + margin_s >= until_s
+
+
+def _checked(deadline_s: float) -> float:
+    if deadline_s <= MAX_DEADLINE_S:
+        return deadline_s
+    raise BadRequest(
+        f"deadline_s: got {deadline_s}, want at most {MAX_DEADLINE_S:.0f} seconds, or None for none"
+    )
 
 
 def _target(target: Target | str) -> Target:

@@ -34,6 +34,7 @@ from edge_agent.wire.messages import (
     Replan,
     Status,
     Unload,
+    error_text,
 )
 
 log = logging.getLogger(__name__)
@@ -66,7 +67,7 @@ class Answers:
         try:
             answer = self._do(message)
         except EdgeAgentError as error:
-            answer = Failure(request=None, code=error.code, message=str(error))
+            answer = Failure(request=None, code=error.code, message=error_text(error))
         except Exception:
             log.exception("%s failed", type(message).__name__)
             answer = Failure(request=None, code="error", message="the agent failed: see its log")
@@ -106,7 +107,8 @@ class Answers:
 
     def _state(self, loaded: Loaded) -> ModelState:
         worker = loaded.worker
-        return loaded.state(None if worker is None else _resident_bytes(worker.pid))
+        memory_bytes = None if worker is None else _resident_bytes(worker.pid)
+        return self._datapath.call(lambda: loaded.state(memory_bytes))
 
     def _status(self) -> Status:
         requests, size_bytes, connections = self._datapath.load()

@@ -67,10 +67,12 @@ class Stores:
                 log.info("removed what was left half-done: %s", path)
 
     def collect(self, keep: set[ModelId]) -> None:
-        """Remove everything of models that are loaded under no name."""
+        """Remove everything large of models that are loaded under no name.
+
+        What was measured stays: it is small, and spares a model that is loaded again the wait.
+        """
         self.models.collect(keep)
         self.artifacts.collect(keep)
-        self.profiles.collect(keep)
 
 
 class Controller:
@@ -181,7 +183,6 @@ class Controller:
                 loaded_at_s=clock.wall_s(),
                 source=message.path,
             )
-            serve = replace(serve, inputs=ready.inputs, outputs=ready.outputs)
             loaded = Loaded(record=record, lane=lane, serve=serve, worker=worker)
             self._remember(loaded)
             return loaded

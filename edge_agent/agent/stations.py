@@ -210,7 +210,6 @@ class Stations:
                 lane.answered_by(station, sequence, error_from_code(code, text))
             case Ran(sequence=sequence, tensors=heads):
                 lane.answered_by(station, sequence, self._outcome(heads, payload))
-        self._retire_if_drained(worker)
 
     def _report(self, worker: Attached) -> None:
         if worker.has_reported:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from edge_agent.builder.workshop import LEVELS, Workshop
 from edge_agent.config import Settings
 from edge_agent.devices import ComputeUnit, Device, Layout, UnitId
 from edge_agent.engine.session import OptimisationLevel, Session
-from edge_agent.errors import EdgeAgentError, ModelRefused, RuntimeUnavailable
+from edge_agent.errors import EdgeAgentError, ModelRefused, RuntimeUnavailable, StorageError
 from edge_agent.model.divide import summarise
 from edge_agent.model.graph import ModelGraph
 from edge_agent.model.specs import infer_specs
@@ -24,9 +24,14 @@ from edge_agent.planning.score import ProcessorRates
 from edge_agent.plans import CandidatePlan, ExecutionPlan, Target
 from edge_agent.profiles import Configuration, LatencyProfile
 from edge_agent.profiling.device import device_key, measure_rates, this_device
-from edge_agent.profiling.keep import decode_profile, encode_profile
+from edge_agent.profiling.keep import (
+    decode_profile,
+    decode_verification,
+    encode_profile,
+    encode_verification,
+)
 from edge_agent.profiling.profiler import profile
-from edge_agent.profiling.verify import explained, verify
+from edge_agent.profiling.verify import Verification, explained, verify
 from edge_agent.samples import random_arrays
 from edge_agent.store.artifacts import ArtifactKey, ArtifactStore
 from edge_agent.store.models import ModelStore
@@ -166,7 +171,7 @@ class Building:
     def _plan(
         self, summary: ModelSummary, subject: Subject, device: Device
     ) -> tuple[ExecutionPlan, CandidatePlan | None]:
-        message, slices = self._message, self._slices
+        message = self._message
         rates = measure_rates()
         state = host.state()
         plain = Configuration(
@@ -175,15 +180,7 @@ class Building:
             threads=message.threads or len(subject.cores),
         )
         profiled = self._profile(summary, subject, device, rates)
-        candidates = choose(summary, profiled, message.target, CANDIDATES)
-        slices.first_fraction, slices.last_fraction = 0.6, 0.95
-        slices.progress(0.0, "comparing the best plans with plain ONNX Runtime")
-        verification = verify(
-            candidates,
-            WholeBench(subject, slices, self._plain_callers(subject.cores)),
-            budget_s=self._budgets.verify_s,
-            rng=random.Random(0),
-        )
+        verification = self._verified(summary, profiled, subject)
         plan = explained(
             verification,
             summary,
@@ -195,6 +192,64 @@ class Building:
         )
         return plan, verification.chosen
 
+    def _verified(
+        self, summary: ModelSummary, profiled: LatencyProfile, subject: Subject
+    ) -> Verification:
+        """What was found out about these candidates before, or is found out now."""
+        message, slices = self._message, self._slices
+        profiled, candidates = self._candidates(summary, profiled, subject.workshop)
+        key = self._profile_key(summary, subject, f"verified {candidates}")
+        kept = None if message.is_fresh else self._profiles.get(key)
+        if kept is not None:
+            try:
+                return decode_verification(kept)
+            except StorageError as error:
+                log.warning("%s", error)
+        slices.first_fraction, slices.last_fraction = 0.6, 0.95
+        slices.progress(0.0, "comparing the best plans with plain ONNX Runtime")
+        verification = verify(
+            candidates,
+            WholeBench(subject, slices, self._plain_callers(subject.cores)),
+            budget_s=self._budgets.verify_s,
+            rng=random.Random(0),
+        )
+        self._profiles.put(key, encode_verification(verification))
+        return verification
+
+    def _profile_key(self, summary: ModelSummary, subject: Subject, what: str) -> ProfileKey:
+        """`what` was measured of this model, for these shapes, on this device and target."""
+        cores = len(subject.cores)
+        return ProfileKey(
+            model=summary.model,
+            shapes=summary.shapes,
+            device_key=f"{self._device_key}; {self._message.target}; {cores} cores; {what}",
+        )
+
+    def _candidates(
+        self, summary: ModelSummary, profiled: LatencyProfile, workshop: Workshop
+    ) -> tuple[LatencyProfile, tuple[CandidatePlan, ...]]:
+        """The best plans whose every part can be had in its layout.
+
+        The parts that were measured had their layout; smaller ones may not, and then the
+        configuration is not used for parts at all.
+        """
+        while True:
+            candidates = choose(summary, profiled, self._message.target, CANDIDATES)
+            formless = {
+                s.configuration
+                for plan in candidates
+                for s in plan.subgraphs
+                if len(plan.subgraphs) > 1
+                and not workshop.has_form(s.segments, s.configuration.layout)
+            }
+            if not formless:
+                return profiled, candidates
+            times = tuple(
+                replace(t, is_divisible=t.is_divisible and t.configuration not in formless)
+                for t in profiled.times
+            )
+            profiled = replace(profiled, times=times)
+
     def _profile(
         self, summary: ModelSummary, subject: Subject, device: Device, rates: ProcessorRates
     ) -> LatencyProfile:
@@ -205,16 +260,12 @@ class Building:
             for unit in device.units
             for c in configurations(unit, message.target, len(subject.cores))
         )
-        key = ProfileKey(
-            model=message.model,
-            shapes=summary.shapes,
-            device_key=f"{self._device_key}; {message.target}; {len(subject.cores)} cores",
-        )
+        key = self._profile_key(summary, subject, "profiled")
         kept = None if message.is_fresh else self._profiles.get(key)
         if kept is not None:
             try:
                 return decode_profile(kept)
-            except EdgeAgentError as error:
+            except StorageError as error:
                 log.warning("%s", error)
         slices.first_fraction, slices.last_fraction = 0.05, 0.6
         made = profile(

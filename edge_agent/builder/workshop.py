@@ -37,6 +37,8 @@ class Workshop:
         self._specs = specs
         self._folder = folder
         self._extracted: dict[SegmentRange, Path] = {}
+        self._rewritten: dict[SegmentRange, Path | str] = {}
+        """The NHWC form, or why there is none."""
         self._compiled: dict[tuple[SegmentRange, Layout], Path] = {}
         self._values: dict[int, Arrays] = {}
 
@@ -67,17 +69,37 @@ class Workshop:
         """
         key = (segments, layout)
         if key not in self._compiled:
-            source = self.source(segments)
-            if layout is Layout.NHWC:
-                rewritten = source.with_name(f"{source.stem}.nhwc.onnx")
-                outcome = rewrite_nhwc(source, rewritten, self._specs)
-                if not outcome.changed:
-                    raise ModelRefused(f"no NHWC form: {outcome.detail}")
-                source = rewritten
+            source = self._laid_out(segments, layout)
             folder = self._folder / f"{source.stem}.{layout.value}"
             disabled = DISABLED_OPTIMIZERS if layout is Layout.NHWC else ()
             self._compiled[key] = compile_graph(source, folder, LEVELS[layout], disabled)
         return self._compiled[key]
+
+    def _laid_out(self, segments: SegmentRange, layout: Layout) -> Path:
+        if layout is not Layout.NHWC:
+            return self.source(segments)
+        if segments not in self._rewritten:
+            source = self.source(segments)
+            rewritten = source.with_name(f"{source.stem}.nhwc.onnx")
+            outcome = rewrite_nhwc(source, rewritten, self._specs)
+            self._rewritten[segments] = rewritten if outcome.changed else outcome.detail
+        found = self._rewritten[segments]
+        if isinstance(found, str):
+            raise ModelRefused(f"no NHWC form: {found}")
+        return found
+
+    def has_form(self, segments: SegmentRange, layout: Layout) -> bool:
+        """Whether the run of segments can be had in that layout; compiles nothing.
+
+        Raises:
+            ModelRefused: it cannot be cut out.
+        """
+        self.source(segments)
+        try:
+            self._laid_out(segments, layout)
+        except ModelRefused:
+            return False
+        return True
 
     def feed(self, arrays: Arrays) -> None:
         """Say what the graph inputs are from now on; values between segments follow from them."""

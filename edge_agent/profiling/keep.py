@@ -1,23 +1,28 @@
-"""How a latency profile is written down: strict JSON with a version."""
+"""How what was measured is written down: strict JSON with a version."""
 
 from __future__ import annotations
+
+from typing import Generic, TypeVar
 
 import msgspec
 
 from edge_agent.errors import StorageError
 from edge_agent.profiles import LatencyProfile
+from edge_agent.profiling.verify import Verification
 
 _VERSION = 1
 
+T = TypeVar("T")
 
-class _Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+
+class _Kept(msgspec.Struct, Generic[T], frozen=True, forbid_unknown_fields=True):
     v: int
-    profile: LatencyProfile
+    value: T
 
 
 def encode_profile(profile: LatencyProfile) -> bytes:
     """`profile` as JSON; equal profiles give equal bytes."""
-    return msgspec.json.encode(_Kept(v=_VERSION, profile=profile))
+    return _encode(profile)
 
 
 def decode_profile(content: bytes) -> LatencyProfile:
@@ -26,15 +31,34 @@ def decode_profile(content: bytes) -> LatencyProfile:
     Raises:
         StorageError: `content` is damaged, or was written by another version; profile again.
     """
+    return _decode(content, _Kept[LatencyProfile], "latency profile")
+
+
+def encode_verification(verification: Verification) -> bytes:
+    """`verification` as JSON."""
+    return _encode(verification)
+
+
+def decode_verification(content: bytes) -> Verification:
+    """The verification that `encode_verification` wrote.
+
+    Raises:
+        StorageError: `content` is damaged, or was written by another version; verify again.
+    """
+    return _decode(content, _Kept[Verification], "verification")
+
+
+def _encode(value: object) -> bytes:
+    return msgspec.json.encode(_Kept(v=_VERSION, value=value))
+
+
+def _decode(content: bytes, kind: type[_Kept[T]], what: str) -> T:
     try:
-        kept = msgspec.json.decode(content, type=_Kept)
-    # msgspec lets UnicodeDecodeError through for a field name that is not UTF-8.
+        kept = msgspec.json.decode(content, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise StorageError(
-            f"latency profile is damaged: {error}; profile the model again"
-        ) from error
+        raise StorageError(f"{what} is damaged: {error}; measure the model again") from error
     if kept.v != _VERSION:
         raise StorageError(
-            f"latency profile: got version {kept.v}, want {_VERSION}; profile the model again"
+            f"{what}: got version {kept.v}, want {_VERSION}; measure the model again"
         )
-    return kept.profile
+    return kept.value

@@ -140,6 +140,11 @@ def convolving(path: Path, blocks: int = 4, channels: int = 32, size: int = 28) 
     return saved(model(graph), path)
 
 
+def image(value_of_all: float = 1.0, channels: int = 32, size: int = 28) -> Arrays:
+    """An input of `convolving`."""
+    return {"x": np.full((1, channels, size, size), value_of_all, np.float32)}
+
+
 def with_external_data(path: Path, location: str, *, write: bool) -> Path:
     """`adding` with its weights in the file `location`, which is written there if `write`."""
     made = onnx.load(adding(path))

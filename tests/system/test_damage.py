@@ -1,0 +1,229 @@
+"""Files that are damaged and disks that are full: found, told, and made good."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from edge_agent.client import Client
+from edge_agent.errors import EdgeAgentError, StorageError
+from tests.system.conftest import MakePlace, StartAgent
+from tests.system.made_models import adding, convolving, image, weighty, x
+from tests.system.running import Place, wait_until
+
+MIB = 2**20
+
+
+def damage(path: Path) -> None:
+    """Change the bytes in the middle of a file and keep its size."""
+    os.chmod(path, 0o600)
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 8] = bytes(b ^ 0xFF for b in content[middle : middle + 8])
+    path.write_bytes(content)
+
+
+def loaded_and_stopped(start: StartAgent, path: Path, name: str | None = None) -> None:
+    """Have an agent plan a model and end."""
+    agent = start()
+    with agent.client() as client:
+        assert client.load(path, name, wait=True).planning == "done"
+    agent.stop()
+
+
+def test_a_damaged_profile_is_told_and_measured_again(
+    start: StartAgent, place: Place, tmp_path: Path
+) -> None:
+    path = convolving(tmp_path / "net.onnx")
+    loaded_and_stopped(start, path)
+    (profile,) = (place.state / "cache" / "profiles").rglob("*.json")
+    damage(profile)
+    with start().client() as client:
+        assert client.load(path, "again", wait=True).planning == "done"
+        assert "damaged" in place.log_text()
+        assert "will be measured again" in place.log_text()
+        assert profile.exists()
+        assert client.infer("again", image())["y"].shape == (1, 32, 28, 28)
+
+
+def test_a_damaged_compiled_file_is_told_and_compiled_again_at_the_next_start(
+    start: StartAgent, place: Place, tmp_path: Path
+) -> None:
+    loaded_and_stopped(start, convolving(tmp_path / "net.onnx"))
+    graphs = sorted((place.state / "cache" / "compiled").rglob("graph.onnx"))
+    assert graphs
+    for graph in graphs:
+        damage(graph)
+    with start().client() as client:
+        assert client.infer("net", image())["y"].shape == (1, 32, 28, 28)
+        assert "it will be compiled again" in place.log_text()
+        assert client.wait("net", 30).planning == "done"
+        assert sorted((place.state / "cache" / "compiled").rglob("graph.onnx"))
+
+
+def test_a_compiled_file_damaged_while_it_serves_costs_no_answer(
+    start: StartAgent, place: Place, tmp_path: Path
+) -> None:
+    loaded_and_stopped(start, convolving(tmp_path / "net.onnx"))
+    with start().client() as client:
+        before = client.infer("net", image())["y"]
+        for graph in (place.state / "cache" / "compiled").rglob("graph.onnx"):
+            damage(graph)
+        pid = client.model("net").worker_pid
+        assert pid is not None
+        psutil.Process(pid).kill()
+        assert np.allclose(client.infer("net", image())["y"], before, rtol=1e-3, atol=1e-5)
+        assert client.wait("net", 30).planning == "done"
+        assert "could not be opened" in place.log_text()
+
+
+def test_a_damaged_plan_is_told_and_made_again_from_the_profile(
+    start: StartAgent, place: Place, tmp_path: Path
+) -> None:
+    loaded_and_stopped(start, convolving(tmp_path / "net.onnx"))
+    damage(place.state / "plans" / "net.json")
+    with start().client() as client:
+        assert client.infer("net", image())["y"].shape == (1, 32, 28, 28)
+        assert client.wait("net", 30).planning == "done"
+        assert client.plan("net").model == client.model("net").model
+        assert "will be planned again" in place.log_text()
+
+
+def test_a_damaged_registry_entry_costs_one_model_and_is_told(
+    start: StartAgent, place: Place, tmp_path: Path
+) -> None:
+    agent = start()
+    with agent.client() as client:
+        for name in ("first", "second"):
+            client.load(adding(tmp_path / f"{name}.onnx", len(name)), wait=True)
+    agent.stop()
+    damage(place.state / "registry" / "first.json")
+    with start().client() as client:
+        assert [m.name for m in client.models()] == ["second"]
+        assert client.infer("second", x(0.0))["y"].tolist() == [[6.0, 7.0, 8.0]]
+        assert "load the model again" in place.log_text()
+        client.load(tmp_path / "first.onnx")
+        assert client.infer("first", x(0.0))["y"].tolist() == [[5.0, 6.0, 7.0]]
+
+
+def test_damaged_counters_never_give_a_number_twice(
+    start: StartAgent, place: Place, tmp_path: Path
+) -> None:
+    loaded_and_stopped(start, adding(tmp_path / "add.onnx"))
+    damage(place.state / "counters.json")
+    with start().client() as client:
+        assert client.status().incarnation > 1_000_000
+        assert client.infer("add", x(0.0))["y"].tolist() == [[1.0, 2.0, 3.0]]
+
+
+def test_a_damaged_model_in_the_store_is_told_and_the_others_are_served(
+    start: StartAgent, place: Place, tmp_path: Path
+) -> None:
+    agent = start()
+    with agent.client() as client:
+        broken = client.load(convolving(tmp_path / "broken.onnx"), wait=True)
+        client.load(adding(tmp_path / "whole.onnx"), wait=True)
+    agent.stop()
+    model = place.state / "models" / broken.model / "model.onnx"
+    os.chmod(model, 0o600)
+    os.truncate(model, 100)
+    with start().client() as client:
+        assert client.infer("whole", x(0.0))["y"].tolist() == [[1.0, 2.0, 3.0]]
+        # What was compiled from it is intact and serves; or it is told that it cannot be served.
+        try:
+            assert client.infer("broken", image())["y"].shape == (1, 32, 28, 28)
+        except EdgeAgentError as error:
+            assert "broken" in str(error)
+            assert "load it again" in place.log_text()
+
+
+@contextmanager
+def small_disk(folder: Path, size_bytes: int) -> Iterator[Path]:
+    """A file system of its own of that size."""
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size_bytes},mode=0700", "tmpfs", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if mounted.returncode:
+        pytest.skip(f"mounting a small file system needs root: {mounted.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        wait_until(
+            lambda: not subprocess.run(["umount", str(folder)], check=False).returncode,
+            "the file system is let go",
+        )
+
+
+def free_bytes(folder: Path) -> int:
+    """What may still be written there."""
+    disk = os.statvfs(folder)
+    return disk.f_bavail * disk.f_frsize
+
+
+def test_a_model_larger_than_the_disk_is_refused_and_leaves_nothing(
+    start: StartAgent, elsewhere: MakePlace, tmp_path: Path
+) -> None:
+    with small_disk(tmp_path / "disk", 8 * MIB) as disk:
+        agent = start(at=elsewhere(disk))
+        with agent.client() as client:
+            client.load(adding(tmp_path / "small.onnx"), wait=True)
+            before = agent.place.stored()
+            free = free_bytes(disk)
+            with pytest.raises(StorageError, match=r"want \d+; free some space there"):
+                client.load(weighty(tmp_path / "large.onnx", 16 * MIB))
+            assert agent.place.stored() == before
+            assert free_bytes(disk) == free
+            assert client.infer("small", x(0.0))["y"].tolist() == [[1.0, 2.0, 3.0]]
+        agent.stop()
+
+
+def test_a_disk_that_fills_up_at_any_step_of_a_load_is_told_and_recovered(
+    start: StartAgent, elsewhere: MakePlace, tmp_path: Path
+) -> None:
+    path = weighty(tmp_path / "new.onnx", MIB, addend=3.0)
+    with small_disk(tmp_path / "disk", 8 * MIB) as disk:
+        agent = start(at=elsewhere(disk))
+        with agent.client() as client:
+            client.load(adding(tmp_path / "small.onnx"), wait=True)
+            outcomes = {pages: _load_with_room(client, disk, path, pages) for pages in range(0, 9, 2)}
+            assert "refused" in outcomes.values()
+            assert "served" in outcomes.values()
+            client.load(path, "new", wait=True)
+            assert client.infer("new", x(0.0))["y"].tolist() == [[3.0, 4.0, 5.0]]
+            client.unload("new")
+            assert client.infer("small", x(0.0))["y"].tolist() == [[1.0, 2.0, 3.0]]
+        agent.stop()
+
+
+def _load_with_room(client: Client, disk: Path, path: Path, pages: int) -> str:
+    """Load with room for the file itself and a few pages more; then make all room again."""
+    before = sorted(p for p in disk.rglob("*") if p.is_file())
+    filler = disk / "filler"
+    size = free_bytes(disk) - path.stat().st_size - (pages + 1) * 4096
+    filler.write_bytes(bytes(size))
+    try:
+        client.load(path, "new")
+        state = client.wait("new", 30)
+        assert client.infer("new", x(0.0))["y"].tolist() == [[3.0, 4.0, 5.0]]
+        # Its plan may have found no room, and then says so.
+        assert state.planning == "done" or "free some space" in state.progress
+        outcome = "served"
+        client.unload("new")
+    except StorageError as error:
+        assert "free some space" in str(error)
+        assert [m.name for m in client.models()] == ["small"]
+        outcome = "refused"
+    filler.unlink()
+    assert sorted(p for p in disk.rglob("*") if p.is_file()) == before
+    return outcome

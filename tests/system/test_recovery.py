@@ -1,0 +1,218 @@
+"""Processes that die at the worst moment: what was asked is answered, and nothing is forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from edge_agent.client import Client
+from edge_agent.errors import ModelQuarantined
+from edge_agent.tensors import Arrays
+from edge_agent.wire.messages import ModelState
+from tests.system.conftest import StartAgent
+from tests.system.made_models import adding, convolving, count, counting, image, x
+from tests.system.running import Place, RunningAgent, stopped, wait_until
+
+CLIENTS = 4
+REQUESTS_EACH = 50
+
+
+def worker_pid(client: Client, model: str) -> int:
+    """The process that serves a model, as soon as there is one that does."""
+
+    def serving() -> int | None:
+        state = client.model(model)
+        return state.worker_pid if state.state == "serving" else None
+
+    found: int = wait_until(serving, f"{model} is served")
+    return found
+
+
+@contextmanager
+def requests_in_flight(
+    agent: RunningAgent, model: str, clients: int, each: int
+) -> Iterator[list[tuple[float, Future[Arrays]]]]:
+    """(first number of the input, answer to come) of requests to a worker that does not move."""
+    with ExitStack() as stack:
+        asking = [stack.enter_context(agent.client()) for _ in range(clients)]
+        pool = stack.enter_context(ThreadPoolExecutor(clients * each))
+        with stopped(worker_pid(asking[0], model)):
+            answers = [
+                (float(i), pool.submit(asking[i % clients].infer, model, x(i)))
+                for i in range(clients * each)
+            ]
+            wait_until(
+                lambda: asking[0].status().in_flight == clients * each, "all are in flight"
+            )
+            yield answers
+
+
+def check_answers(answers: list[tuple[float, Future[Arrays]]], addend: float) -> None:
+    """Every request has its own right answer."""
+    for first, answer in answers:
+        assert np.array_equal(answer.result(30)["y"], x(first)["x"] + addend)
+
+
+def test_a_killed_worker_costs_none_of_200_requests_from_four_clients(
+    start: StartAgent, tmp_path: Path
+) -> None:
+    agent = start()
+    with agent.client() as client:
+        client.load(adding(tmp_path / "add.onnx"), wait=True)
+        with requests_in_flight(agent, "add", CLIENTS, REQUESTS_EACH) as answers:
+            psutil.Process(worker_pid(client, "add")).kill()
+            check_answers(answers, 1.0)
+        state = client.model("add")
+        assert (state.restarts, state.failed) == (1, 0)
+        assert state.answered == CLIENTS * REQUESTS_EACH
+        assert client.status().counters["workers lost"] == 1
+
+
+def test_a_killed_agent_answers_after_its_restart_what_was_in_flight(
+    start: StartAgent, tmp_path: Path
+) -> None:
+    agent = start()
+    with agent.client() as client:
+        client.load(adding(tmp_path / "add.onnx"), wait=True)
+        with requests_in_flight(agent, "add", 2, 4) as answers:
+            agent.kill()
+            start()
+            check_answers(answers, 1.0)
+        # A connection that led to the dead agent is not used again.
+        assert client.model("add").failed == 0
+
+
+def test_after_a_kill_models_plans_and_profiles_are_back_without_profiling(
+    start: StartAgent, place: Place, tmp_path: Path
+) -> None:
+    agent = start()
+    with agent.client() as client:
+        client.load(convolving(tmp_path / "net.onnx"), wait=True)
+        client.load(adding(tmp_path / "add.onnx"), "second", target="throughput", wait=True)
+        plans = {name: client.plan(name) for name in ("net", "second")}
+        answer = client.infer("net", image())["y"]
+    profiles = _written(place)
+    assert len(profiles) == 2
+    agent.kill()
+    again = start()
+    assert again.ready_s < 5.0
+    with again.client() as client:
+        states = {state.name: state for state in client.models()}
+        assert {name: s.planning for name, s in states.items()} == {"net": "done", "second": "done"}
+        assert {name: client.plan(name) for name in plans} == plans
+        assert np.allclose(client.infer("net", image())["y"], answer, rtol=1e-3, atol=1e-5)
+        assert not any(s.restarts for s in client.models())
+    assert _written(place) == profiles
+
+
+def _written(place: Place) -> dict[str, int]:
+    profiles = (place.state / "cache" / "profiles").rglob("*.json")
+    return {str(path): path.stat().st_mtime_ns for path in profiles}
+
+
+def test_a_second_load_of_a_known_model_measures_nothing_again(
+    start: StartAgent, place: Place, tmp_path: Path
+) -> None:
+    agent = start()
+    path = convolving(tmp_path / "net.onnx")
+    with agent.client() as client:
+        client.load(path, "first", wait=True)
+        profiles = _written(place)
+        client.load(path, "second", wait=True)
+        assert _written(place) == profiles
+        client.unload("first")
+        assert client.plan("second").model == client.model("second").model
+        assert client.infer("second", image())["y"].shape == (1, 32, 28, 28)
+
+
+def test_a_model_that_kills_its_worker_three_times_is_quarantined_and_others_go_on(
+    start: StartAgent, tmp_path: Path
+) -> None:
+    agent = start()
+    bad = counting(tmp_path / "bad.onnx")
+    with agent.client() as client, ThreadPoolExecutor(1) as pool:
+        client.load(bad, wait=True)
+        client.load(adding(tmp_path / "good.onnx"), wait=True)
+        asked = pool.submit(client.infer, "bad", count(0, 10**12))
+        wait_until(lambda: client.model("bad").in_flight, "the request is in flight")
+        for _ in range(3):
+            pid = worker_pid(client, "bad")
+            psutil.Process(pid).kill()
+            wait_until(
+                lambda pid=pid: client.model("bad").state == "quarantined"
+                or client.model("bad").worker_pid != pid,
+                "the death is noticed",
+            )
+        with pytest.raises(ModelQuarantined, match='"bad" killed its worker 3 times in a row'):
+            asked.result(10)
+        with pytest.raises(ModelQuarantined):
+            client.infer("bad", count(0, 1))
+        assert client.infer("good", x(0.0))["y"].tolist() == [[1.0, 2.0, 3.0]]
+        assert _state(client, "good").restarts == 0
+
+        agent.kill()
+        again = start()
+        assert _state(client, "bad").state == "quarantined"
+        assert not [m for m in client.models() if m.name == "bad" and m.worker_pid]
+        client.unload("bad")
+        client.load(bad, wait=True)
+        assert client.infer("bad", count(4, 5))["total"] == 9
+        assert again.pid == client.status().pid
+
+
+def _state(client: Client, name: str) -> ModelState:
+    return client.model(name)
+
+
+def test_an_answer_between_deaths_keeps_a_model_from_quarantine(
+    start: StartAgent, tmp_path: Path
+) -> None:
+    agent = start()
+    with agent.client() as client:
+        client.load(adding(tmp_path / "add.onnx"), wait=True)
+        for i in range(4):
+            psutil.Process(worker_pid(client, "add")).kill()
+            assert client.infer("add", x(i))["y"][0, 0] == i + 1
+        assert client.model("add").state == "serving"
+
+
+def _kill_builder_of(agent: RunningAgent, is_time: Callable[[], bool]) -> None:
+    wait_until(is_time, "it is being measured")
+    for builder in agent.children("edge_agent.builder"):
+        builder.kill()
+
+
+def test_a_builder_that_is_killed_costs_the_plan_and_not_the_model(
+    start: StartAgent, place: Place, tmp_path: Path
+) -> None:
+    agent = start(config="[planning]\nprofile_s = 2\nverify_s = 0.5\n")
+    with agent.client() as client:
+        client.devices()
+        client.load(convolving(tmp_path / "net.onnx"))
+        answer = client.infer("net", image())["y"]
+        _kill_builder_of(agent, lambda: client.model("net").progress_fraction > 0.1)
+        state = client.wait("net", 10)
+        assert (state.planning, state.state) == ("failed", "serving")
+        assert "signal 9" in state.progress
+        assert np.array_equal(client.infer("net", image())["y"], answer)
+        assert not [name for name in place.stored() if "staging" in name]
+        assert client.replan("net", wait=True).planning == "done"
+        assert np.allclose(client.infer("net", image())["y"], answer, rtol=1e-3, atol=1e-5)
+
+
+def test_a_worker_does_not_outlive_an_agent_that_is_killed_during_a_run(
+    start: StartAgent, tmp_path: Path
+) -> None:
+    agent = start()
+    with agent.client() as client, ThreadPoolExecutor(1) as pool:
+        client.load(counting(tmp_path / "count.onnx"), wait=True)
+        asked = pool.submit(client.infer, "count", count(0, 10**12), deadline_s=2.0)
+        wait_until(lambda: client.model("count").in_flight, "the request is in flight")
+        agent.kill()
+        assert asked.exception(10) is not None

@@ -1,0 +1,204 @@
+"""Messages: every one survives the way, and nothing else is understood."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_agent.errors import BadRequest, ProtocolError, RunFailed
+from edge_agent.plans import Epoch, Target
+from edge_agent.subgraphs import ModelId
+from edge_agent.tensors import ElementType, TensorName, TensorSpec
+from edge_agent.wire.messages import (
+    MAX_DEADLINE_S,
+    Admit,
+    AskModels,
+    Build,
+    Codec,
+    Deployment,
+    Done,
+    Failure,
+    Grant,
+    Infer,
+    Load,
+    Message,
+    Progress,
+    Ran,
+    Ready,
+    Run,
+    RunError,
+    SubgraphFile,
+    TensorHead,
+    Unload,
+    decode,
+    error_text,
+)
+
+EPOCH = Epoch(owner="local", incarnation=1, model=ModelId("m"), number=2)
+HEAD = TensorHead("x", ElementType.FLOAT32, (1, 3))
+SPEC = TensorSpec(name=TensorName("x"), element_type=ElementType.FLOAT32, dims=(1, "N", None))
+CODEC = Codec()
+DIRECTIONS = {
+    "from_client": CODEC.from_client,
+    "from_agent": CODEC.from_agent,
+    "to_worker": CODEC.to_worker,
+    "from_worker": CODEC.from_worker,
+    "to_builder": CODEC.to_builder,
+    "from_builder": CODEC.from_builder,
+}
+EXAMPLES: list[tuple[str, Message]] = [
+    ("from_client", Infer("r", "m", (HEAD,), ("y",), 1.5)),
+    ("from_client", Infer("r", "m", (), None, None)),
+    ("from_client", Load("/m.onnx", None, Target.LATENCY, 2, ((TensorName("x"), (1, 3)),))),
+    ("from_client", AskModels()),
+    ("from_agent", Failure(None, "busy", "later")),
+    ("from_agent", Done("done")),
+    (
+        "to_worker",
+        Deployment(
+            epoch=EPOCH,
+            subgraphs=(SubgraphFile(path="/m", level="all", threads=None, is_plain=True),),
+            instances=1,
+            pinned_cores=(0, 1),
+            inputs=(SPEC,),
+            outputs=None,
+            warm_shapes=(),
+        ),
+    ),
+    ("to_worker", Run(EPOCH, 7, (HEAD,), ("y",))),
+    ("from_worker", Ran(EPOCH, 7, (HEAD,), 0.1)),
+    ("from_worker", RunError(EPOCH, -1, "run-failed", "no")),
+    ("from_worker", Ready(EPOCH, (SPEC,), (), 0.1)),
+    ("to_builder", Admit("/m.onnx")),
+    (
+        "to_builder",
+        Build(model=ModelId("m"), target=Target.LATENCY, threads=None, shapes=(), is_fresh=False),
+    ),
+    ("to_builder", Grant()),
+    ("from_builder", Progress(0.5, "half")),
+]
+
+
+@pytest.mark.parametrize(("direction", "message"), EXAMPLES)
+def test_a_message_comes_back_as_it_was(direction: str, message: Message) -> None:
+    assert decode(DIRECTIONS[direction], CODEC.encode(message)) == message
+
+
+@pytest.mark.parametrize(("direction", "message"), EXAMPLES)
+def test_a_message_is_not_understood_in_the_other_directions(
+    direction: str, message: Message
+) -> None:
+    for other, decoder in DIRECTIONS.items():
+        if other != direction and not isinstance(message, Failure):
+            with pytest.raises(ProtocolError):
+                decode(decoder, CODEC.encode(message))
+
+
+@given(st.sampled_from(sorted(DIRECTIONS)), st.binary(max_size=300))
+def test_random_bytes_are_never_anything_but_a_protocol_error(direction: str, raw: bytes) -> None:
+    with pytest.raises(ProtocolError, match="not understood"):
+        decode(DIRECTIONS[direction], raw)
+
+
+@given(st.sampled_from(EXAMPLES), st.data())
+def test_a_damaged_message_is_understood_or_a_protocol_error(
+    example: tuple[str, Message], data: st.DataObject
+) -> None:
+    direction, message = example
+    raw = bytearray(CODEC.encode(message))
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(raw) - 1))
+        how = data.draw(st.sampled_from(["set", "delete", "insert"]))
+        value = data.draw(st.integers(0, 255))
+        if how == "set":
+            raw[at] = value
+        elif how == "insert":
+            raw.insert(at, value)
+        elif len(raw) > 1:
+            del raw[at]
+    try:
+        decode(DIRECTIONS[direction], bytes(raw))
+    except ProtocolError:
+        return
+
+
+json_values: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=6,
+)
+
+
+@given(st.sampled_from(EXAMPLES), st.data(), json_values)
+def test_any_field_may_hold_anything(
+    example: tuple[str, Message], data: st.DataObject, value: Any
+) -> None:
+    direction, message = example
+    plain = msgspec.msgpack.decode(CODEC.encode(message))
+    plain[data.draw(st.sampled_from(sorted(plain)))] = value
+    try:
+        decode(DIRECTIONS[direction], msgspec.msgpack.encode(plain))
+    except ProtocolError:
+        return
+
+
+def test_deep_nesting_is_a_protocol_error() -> None:
+    with pytest.raises(ProtocolError):
+        decode(CODEC.from_client, b"\x91" * 100_000)
+
+
+def test_an_unknown_field_is_refused() -> None:
+    raw = msgspec.msgpack.encode({"kind": "unload", "model": "m", "force": True})
+    with pytest.raises(ProtocolError, match="force"):
+        decode(CODEC.from_client, raw)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("request", ""),
+        ("request", "r" * 65),
+        ("model", "m" * 4097),
+        ("deadline_s", math.nan),
+        ("deadline_s", math.inf),
+        ("deadline_s", MAX_DEADLINE_S * 1.01),
+        ("outputs", ["y"] * 4097),
+        ("tensors", [{"name": "x", "element_type": "float32", "shape": [2**48 + 1]}]),
+        ("tensors", [{"name": "x", "element_type": "float32", "shape": [-1]}]),
+        ("tensors", [{"name": "x", "element_type": "float32", "shape": [1] * 65}]),
+        ("tensors", [{"name": "x", "element_type": "float33", "shape": [1]}]),
+    ],
+)
+def test_a_request_out_of_bounds_is_refused(field: str, value: Any) -> None:
+    plain = msgspec.msgpack.decode(CODEC.encode(Infer("r", "m", (HEAD,), None, 1.0)))
+    raw = msgspec.msgpack.encode(plain | {field: value})
+    with pytest.raises(ProtocolError):
+        decode(CODEC.from_client, raw)
+
+
+def test_a_deadline_in_the_past_is_a_message_like_any_other() -> None:
+    infer = Infer("r", "m", (), None, -math.inf)
+    assert decode(CODEC.from_client, CODEC.encode(infer)) == infer
+
+
+def test_the_size_of_a_tensor_is_that_of_its_packed_elements() -> None:
+    assert HEAD.size_bytes == 12
+    assert TensorHead("x", ElementType.INT4, (3,)).size_bytes == 2
+    assert TensorHead("x", ElementType.FLOAT16, ()).size_bytes == 2
+    assert TensorHead("x", ElementType.FLOAT64, (0, 5)).size_bytes == 0
+
+
+def test_a_name_that_is_no_unicode_is_the_users_mistake() -> None:
+    with pytest.raises(BadRequest, match="valid UTF-8"):
+        CODEC.encode(Unload("caf\udce9"))
+
+
+@pytest.mark.parametrize("text", ["x" * 100_000, "caf\udce9", "é" * 70_000, ""])
+def test_the_text_of_any_error_fits_into_a_message(text: str) -> None:
+    failure = Failure("r", RunFailed.code, error_text(RunFailed(text)))
+    assert decode(CODEC.from_agent, CODEC.encode(failure)) == failure
