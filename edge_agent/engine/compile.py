@@ -49,7 +49,20 @@ def compile_graph(
 
 
 def _save(source: Path, draft: Path, level: OptimisationLevel, disabled: Sequence[str]) -> None:
-    options = _saving_options(draft / GRAPH, level)
+    try:
+        _save_and_reopen(source, draft, level, disabled, prepacked=True)
+    except ModelRefused:
+        # ONNX Runtime 1.32 ends the file too early where the weights of a grouped convolution in
+        # int8 are prepacked. Without the prepacked forms, opening takes longer and no more.
+        for path in draft.iterdir():
+            path.unlink()
+        _save_and_reopen(source, draft, level, disabled, prepacked=False)
+
+
+def _save_and_reopen(
+    source: Path, draft: Path, level: OptimisationLevel, disabled: Sequence[str], *, prepacked: bool
+) -> None:
+    options = _saving_options(draft / GRAPH, level, prepacked=prepacked)
     session = open_on_cpu(source, options, set(disabled) or None)
     if not (draft / GRAPH).exists():
         raise ModelRefused(f"{source.name}: ONNX Runtime wrote no optimised graph")
@@ -73,13 +86,15 @@ def _interface(session: Any) -> set[str]:
     }
 
 
-def _saving_options(graph: Path, level: OptimisationLevel) -> Any:
+def _saving_options(graph: Path, level: OptimisationLevel, *, prepacked: bool) -> Any:
     options = session_options(level, threads=1)
     options.optimized_model_filepath = str(graph)
     prefix = "session.optimized_model_external_initializers"
     options.add_session_config_entry(f"{prefix}_file_name", WEIGHTS)
     options.add_session_config_entry(f"{prefix}_min_size_in_bytes", str(_SMALLEST_OUTSIDE_BYTES))
-    options.add_session_config_entry("session.save_external_prepacked_constant_initializers", "1")
+    if prepacked:
+        key = "session.save_external_prepacked_constant_initializers"
+        options.add_session_config_entry(key, "1")
     return options
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.system.made_models import adding, convolving
 from tests.system.running import QUICK_PLANS, Place, RunningAgent
 
 MakePlace = Callable[..., Place]
@@ -34,8 +35,10 @@ def place() -> Iterator[Place]:
 
 
 @pytest.fixture
-def start(place: Place) -> Iterator[StartAgent]:
+def start(place: Place, request: pytest.FixtureRequest) -> Iterator[StartAgent]:
     """Starts an agent, by default at the place of the test; all are ended with the test."""
+    if "planned" in request.fixturenames:
+        place = request.getfixturevalue("planned")
     with ExitStack() as cleanup:
 
         def begin(
@@ -53,6 +56,33 @@ def elsewhere() -> Iterator[MakePlace]:
     """Makes further places; the state folder may be given."""
     with ExitStack() as cleanup:
         yield lambda state=None: _place(cleanup, state)
+
+
+@pytest.fixture(scope="session")
+def _planned_once() -> Iterator[Place]:
+    with ExitStack() as cleanup:
+        made = _place(cleanup, None)
+        agent = RunningAgent(made, (), QUICK_PLANS)
+        cleanup.callback(agent.end)
+        with agent.client() as client:
+            client.load(convolving(made.folder / "net.onnx"), wait=True)
+            client.load(adding(made.folder / "add.onnx"), target="throughput", wait=True)
+        agent.stop()
+        made.state.rename(made.folder / "kept")
+        yield made
+
+
+@pytest.fixture
+def planned(_planned_once: Place) -> Iterator[Place]:
+    """A place where an agent has loaded and planned "net", which is `convolving`, and "add", which
+    is `adding` for throughput, and has ended."""
+    place = _planned_once
+    place.log.write_text("")
+    # Where it was made, because what is kept names files by their whole path.
+    shutil.copytree(place.folder / "kept", place.state)
+    yield place
+    print(place.log_text())
+    shutil.rmtree(place.state)
 
 
 def _place(cleanup: ExitStack, state: Path | None) -> Place:

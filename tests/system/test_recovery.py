@@ -60,11 +60,10 @@ def check_answers(answers: list[tuple[float, Future[Arrays]]], addend: float) ->
 
 
 def test_a_killed_worker_costs_none_of_200_requests_from_four_clients(
-    start: StartAgent, tmp_path: Path
+    start: StartAgent, planned: Place
 ) -> None:
     agent = start()
     with agent.client() as client:
-        client.load(adding(tmp_path / "add.onnx"), wait=True)
         with requests_in_flight(agent, "add", CLIENTS, REQUESTS_EACH) as answers:
             psutil.Process(worker_pid(client, "add")).kill()
             check_answers(answers, 1.0)
@@ -75,11 +74,10 @@ def test_a_killed_worker_costs_none_of_200_requests_from_four_clients(
 
 
 def test_a_killed_agent_answers_after_its_restart_what_was_in_flight(
-    start: StartAgent, tmp_path: Path
+    start: StartAgent, planned: Place
 ) -> None:
     agent = start()
     with agent.client() as client:
-        client.load(adding(tmp_path / "add.onnx"), wait=True)
         with requests_in_flight(agent, "add", 2, 4) as answers:
             agent.kill()
             start()
@@ -89,26 +87,24 @@ def test_a_killed_agent_answers_after_its_restart_what_was_in_flight(
 
 
 def test_after_a_kill_models_plans_and_profiles_are_back_without_profiling(
-    start: StartAgent, place: Place, tmp_path: Path
+    start: StartAgent, planned: Place
 ) -> None:
+    profiles = _written(planned)
+    assert len(profiles) == 2
     agent = start()
     with agent.client() as client:
-        client.load(convolving(tmp_path / "net.onnx"), wait=True)
-        client.load(adding(tmp_path / "add.onnx"), "second", target="throughput", wait=True)
-        plans = {name: client.plan(name) for name in ("net", "second")}
+        plans = {name: client.plan(name) for name in ("net", "add")}
         answer = client.infer("net", image())["y"]
-    profiles = _written(place)
-    assert len(profiles) == 2
     agent.kill()
     again = start()
     assert again.ready_s < 5.0
     with again.client() as client:
-        states = {state.name: state for state in client.models()}
-        assert {name: s.planning for name, s in states.items()} == {"net": "done", "second": "done"}
+        states = {state.name: state.planning for state in client.models()}
+        assert states == {"net": "done", "add": "done"}
         assert {name: client.plan(name) for name in plans} == plans
-        assert np.allclose(client.infer("net", image())["y"], answer, rtol=1e-3, atol=1e-5)
-        assert not any(s.restarts for s in client.models())
-    assert _written(place) == profiles
+        assert np.array_equal(client.infer("net", image())["y"], answer)
+        assert not any(state.restarts for state in client.models())
+    assert _written(planned) == profiles
 
 
 def _written(place: Place) -> dict[str, int]:
@@ -117,16 +113,13 @@ def _written(place: Place) -> dict[str, int]:
 
 
 def test_a_second_load_of_a_known_model_measures_nothing_again(
-    start: StartAgent, place: Place, tmp_path: Path
+    start: StartAgent, planned: Place
 ) -> None:
-    agent = start()
-    path = convolving(tmp_path / "net.onnx")
-    with agent.client() as client:
-        client.load(path, "first", wait=True)
-        profiles = _written(place)
-        client.load(path, "second", wait=True)
-        assert _written(place) == profiles
-        client.unload("first")
+    profiles = _written(planned)
+    with start().client() as client:
+        client.load(planned.folder / "net.onnx", "second", wait=True)
+        assert _written(planned) == profiles
+        client.unload("net")
         assert client.plan("second").model == client.model("second").model
         assert client.infer("second", image())["y"].shape == (1, 32, 28, 28)
 
@@ -171,11 +164,9 @@ def _state(client: Client, name: str) -> ModelState:
 
 
 def test_an_answer_between_deaths_keeps_a_model_from_quarantine(
-    start: StartAgent, tmp_path: Path
+    start: StartAgent, planned: Place
 ) -> None:
-    agent = start()
-    with agent.client() as client:
-        client.load(adding(tmp_path / "add.onnx"), wait=True)
+    with start().client() as client:
         for i in range(4):
             psutil.Process(worker_pid(client, "add")).kill()
             assert client.infer("add", x(i))["y"][0, 0] == i + 1

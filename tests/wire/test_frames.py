@@ -108,9 +108,7 @@ def test_a_discarded_payload_leaves_the_reader_at_the_next_frame(
 
 
 @given(frames, chunk_sizes, st.integers(0, 10_000))
-def test_a_frame_cut_short_is_never_complete(
-    sent: list[Frame], sizes: list[int], cut: int
-) -> None:
+def test_a_frame_cut_short_is_never_complete(sent: list[Frame], sizes: list[int], cut: int) -> None:
     data = b"".join(joined(*frame) for frame in sent)
     ends = [0]
     for frame in sent:

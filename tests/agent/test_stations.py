@@ -1,0 +1,179 @@
+"""Workers on the data path: ready, cut over, dead, drained, and not to be trusted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edge_agent.agent.lanes import AHEAD
+from edge_agent.errors import ModelQuarantined, RuntimeUnavailable, WorkerLost
+from edge_agent.tensors import ElementType
+from edge_agent.wire.messages import Failure, Ran, RunError, TensorHead
+from tests.agent.rig import CODEC, Rig, X, framed, wait_until
+
+
+def test_a_worker_that_is_ready_gets_requests_only_after_the_cut_over() -> None:
+    with Rig() as rig:
+        worker, client = rig.started(), rig.client()
+        worker.say_ready()
+        assert worker.events.next()[0] == "ready"
+        client.infer()
+        wait_until(lambda: rig.in_flight()[0] == 1, "the request is admitted")
+        assert rig.datapath.call(lambda: rig.lane.waiting) == 1
+        rig.datapath.cut_over(rig.lane, worker.station)
+        worker.answer(worker.take()[0], X)
+        client.y()
+
+
+def test_a_worker_that_cannot_open_the_model_says_why() -> None:
+    with Rig() as rig:
+        worker = rig.started()
+        worker.send(RunError(worker.epoch, -1, "runtime-unavailable", "no such operator"))
+        name, error = worker.events.next()
+        assert (name, type(error), str(error)) == (
+            "refused",
+            RuntimeUnavailable,
+            "no such operator",
+        )
+        rig.datapath.retire(rig.lane, worker.station)
+        assert worker.events.next()[0] == "drained"
+        assert worker.is_told_to_end()
+
+
+def test_a_worker_gets_one_request_more_than_it_runs_at_once() -> None:
+    with Rig() as rig:
+        worker, client = rig.serving(instances=2), rig.client()
+        for number in range(5):
+            client.infer(f"r{number}")
+        runs = [worker.take()[0] for _ in range(2 + AHEAD)]
+        wait_until(lambda: rig.in_flight()[0] == 5, "all are admitted")
+        assert rig.datapath.call(lambda: rig.lane.waiting) == 2
+        worker.answer(runs[1], X)
+        assert worker.take()[0].sequence == runs[-1].sequence + 1
+
+
+def test_requests_of_a_worker_that_dies_are_answered_by_the_next_one() -> None:
+    with Rig() as rig:
+        first, client = rig.serving(), rig.client()
+        for number in range(4):
+            client.infer(f"r{number}", X + number)
+        first.take()
+        first.close()
+        assert first.events.next() == ("dead", True)
+        rig.serving().serve_in_thread()
+        for number in range(4):
+            np.testing.assert_array_equal(client.y(), (X + number) * 2)
+        assert rig.counters["workers lost"] == 1
+
+
+def test_answers_that_a_worker_sent_before_it_died_count() -> None:
+    with Rig() as rig:
+        worker, client = rig.serving(), rig.client()
+        client.infer("a")
+        client.infer("b")
+        run, _ = worker.take()
+        worker.answer(run, X * 7)
+        worker.close()
+        np.testing.assert_array_equal(client.y(), X * 7)
+        assert worker.events.next() == ("dead", True)
+        second = rig.serving()
+        assert second.take()[0].sequence == run.sequence + 1
+
+
+def test_half_an_answer_of_a_worker_that_dies_is_no_answer() -> None:
+    with Rig() as rig:
+        worker, client = rig.serving(), rig.client()
+        client.infer()
+        run, _ = worker.take()
+        head = TensorHead("y", ElementType.FLOAT32, (1, 2))
+        frame = framed(Ran(worker.epoch, run.sequence, (head,), 0.1), {"y": X})
+        worker.stream.socket.sendall(frame[:-3])
+        worker.close()
+        assert worker.events.next() == ("dead", True)
+        rig.serving().serve_in_thread()
+        np.testing.assert_array_equal(client.y(), X * 2)
+
+
+def test_a_worker_that_dies_before_it_serves_needs_no_other_and_cannot_be_cut_over_to() -> None:
+    with Rig() as rig:
+        worker = rig.started()
+        worker.say_ready()
+        worker.close()
+        assert worker.events.next()[0] == "ready"
+        assert worker.events.next() == ("dead", False)
+        with pytest.raises(WorkerLost):
+            rig.datapath.cut_over(rig.lane, worker.station)
+
+
+def test_after_a_cut_over_the_old_worker_answers_what_it_has_and_ends() -> None:
+    with Rig() as rig:
+        old, client = rig.serving(), rig.client()
+        client.infer("old", X)
+        run, _ = old.take()
+        new = rig.serving()
+        client.infer("new", X * 10)
+        new_run, inputs = new.take()
+        np.testing.assert_array_equal(inputs["x"], X * 10)
+        new.answer(new_run, X * 20)
+        np.testing.assert_array_equal(client.y(), X * 20)
+        old.answer(run, X * 2)
+        np.testing.assert_array_equal(client.y(), X * 2)
+        assert old.events.next()[0] == "drained"
+        assert old.is_told_to_end()
+
+
+def test_an_idle_worker_ends_at_the_cut_over() -> None:
+    with Rig() as rig:
+        old = rig.serving()
+        rig.serving()
+        assert old.events.next()[0] == "drained"
+        assert old.is_told_to_end()
+
+
+def test_a_retired_worker_is_not_waited_for_when_its_requests_have_expired() -> None:
+    with Rig() as rig:
+        old, client = rig.serving(), rig.client()
+        client.infer("stuck", deadline_s=0.05)
+        old.take()
+        rig.serving()
+        answer = client.answer()
+        assert isinstance(answer, Failure)
+        assert answer.code == "deadline-exceeded"
+        assert old.events.next()[0] == "drained"
+
+
+def test_an_old_worker_that_dies_while_draining_needs_no_other() -> None:
+    with Rig() as rig:
+        old, client = rig.serving(), rig.client()
+        client.infer()
+        old.take()
+        rig.serving().serve_in_thread()
+        old.close()
+        assert old.events.next() == ("dead", False)
+        np.testing.assert_array_equal(client.y(), X * 2)
+
+
+def test_a_request_that_kills_three_workers_quarantines_the_model() -> None:
+    with Rig() as rig:
+        client = rig.client()
+        client.infer("poison")
+        for _ in range(3):
+            worker = rig.serving()
+            worker.take()
+            worker.close()
+            assert worker.events.next() == ("dead", True)
+        answer = client.answer()
+        assert isinstance(answer, Failure)
+        assert answer.code == ModelQuarantined.code
+        client.infer("next")
+        answer = client.answer()
+        assert isinstance(answer, Failure)
+        assert answer.code == ModelQuarantined.code
+        assert rig.counters["requests refused"] == 1
+
+
+GOOD = Ran(
+    CODEC_EPOCH := Rig.EPOCH, 1, (TensorHead("y", ElementType.FLOAT32, (1, 2)),), 0.1
+)
