@@ -166,6 +166,7 @@ class Client:
         target: Target | str = Target.LATENCY,
         threads: int | None = None,
         shapes: Mapping[str, Shape] | None = None,
+        subgraphs: int | None = None,
         wait: bool = False,
         timeout_s: float | None = None,
     ) -> ModelState:
@@ -177,6 +178,7 @@ class Client:
             target: what the plan is made for.
             threads: the most threads that the plan may use; None: all cores.
             shapes: input shapes to profile with, where the model leaves dimensions open.
+            subgraphs: divide the model into so many, whether it pays or not; None: as it pays.
             wait: also wait until the plan is made and serves.
             timeout_s: how long to wait for the plan; None: no limit.
 
@@ -190,6 +192,7 @@ class Client:
             target=_target(target),
             threads=threads,
             shapes=tuple((TensorName(n), tuple(s)) for n, s in (shapes or {}).items()),
+            subgraphs=subgraphs,
         )
         loaded = self._ask(message, Models).models[0]
         return self.wait(loaded.name, timeout_s) if wait else loaded

@@ -77,6 +77,21 @@ class ExplainedSubgraph:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedSegment:
+    """What is known of one segment, before segments on the same choice are joined."""
+
+    index: int
+    nodes: tuple[int, int]
+    operators: tuple[tuple[str, int], ...]
+    operations: int
+    crossing_bytes: int | None
+    """Bytes that cross the cut behind it; 0 behind the last one, None if not known."""
+    score: ComplexityScore
+    times: tuple[tuple[Configuration, float], ...]
+    """Fitted seconds in every configuration that was measured, fastest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionPlan:
     """The plan of one model: what runs, why, and what it was compared with."""
 
@@ -100,6 +115,7 @@ class ExecutionPlan:
     rejections: tuple[Rejection, ...]
     undivided_because: str | None
     profiling_s: float
+    segments: tuple[ExplainedSegment, ...] = ()
     control: RatioInterval | None = None
     """Plain ONNX Runtime against itself in the same run: the spread of the measurement."""
 

@@ -182,6 +182,7 @@ class Controller:
                 shapes=message.shapes,
                 loaded_at_s=clock.wall_s(),
                 source=message.path,
+                subgraphs=message.subgraphs,
             )
             loaded = Loaded(record=record, lane=lane, serve=serve, worker=worker)
             self._remember(loaded)
@@ -343,6 +344,7 @@ class Controller:
             target=record.target,
             threads=record.threads,
             shapes=record.shapes,
+            subgraphs=record.subgraphs,
             is_fresh=is_fresh,
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from edge_agent.errors import EdgeAgentError, ModelRefused, RuntimeUnavailable, 
 from edge_agent.model.divide import summarise
 from edge_agent.model.graph import ModelGraph
 from edge_agent.model.specs import infer_specs
-from edge_agent.planning.partition import choose
+from edge_agent.planning.partition import choose, divide_into
 from edge_agent.planning.score import ProcessorRates
 from edge_agent.plans import CandidatePlan, ExecutionPlan, Target
 from edge_agent.profiles import Configuration, LatencyProfile
@@ -197,7 +197,11 @@ class Building:
     ) -> Verification:
         """What was found out about these candidates before, or is found out now."""
         message, slices = self._message, self._slices
-        profiled, candidates = self._candidates(summary, profiled, subject.workshop)
+        wanted = message.subgraphs
+        if wanted is None:
+            profiled, candidates = self._candidates(summary, profiled, subject.workshop)
+        else:
+            candidates = (self._divided_into(wanted, summary, profiled, subject.workshop),)
         key = self._profile_key(summary, subject, f"verified {candidates}")
         kept = None if message.is_fresh else self._profiles.get(key)
         if kept is not None:
@@ -213,8 +217,27 @@ class Building:
             budget_s=self._budgets.verify_s,
             rng=random.Random(0),
         )
+        if wanted is not None:
+            verification = as_wanted(verification, candidates[0])
         self._profiles.put(key, encode_verification(verification))
         return verification
+
+    def _divided_into(
+        self, count: int, summary: ModelSummary, profiled: LatencyProfile, workshop: Workshop
+    ) -> CandidatePlan:
+        while True:
+            plan = divide_into(summary, profiled, self._message.target, count)
+            if plan is None:
+                raise ModelRefused(
+                    f"it cannot be divided into {count} subgraphs: it has "
+                    f"{len(summary.segments)} segments"
+                    + (f" ({summary.undivided_because})" if summary.undivided_because else "")
+                    + "; load it with fewer, or without --subgraphs"
+                )
+            formless = formless_configurations(plan, workshop)
+            if not formless:
+                return plan
+            profiled = without_parts(profiled, formless)
 
     def _profile_key(self, summary: ModelSummary, subject: Subject, what: str) -> ProfileKey:
         """`what` was measured of this model, for these shapes, on this device and target."""
@@ -236,19 +259,13 @@ class Building:
         while True:
             candidates = choose(summary, profiled, self._message.target, CANDIDATES)
             formless = {
-                s.configuration
+                configuration
                 for plan in candidates
-                for s in plan.subgraphs
-                if len(plan.subgraphs) > 1
-                and not workshop.has_form(s.segments, s.configuration.layout)
+                for configuration in formless_configurations(plan, workshop)
             }
             if not formless:
                 return profiled, candidates
-            times = tuple(
-                replace(t, is_divisible=t.is_divisible and t.configuration not in formless)
-                for t in profiled.times
-            )
-            profiled = replace(profiled, times=times)
+            profiled = without_parts(profiled, formless)
 
     def _profile(
         self, summary: ModelSummary, subject: Subject, device: Device, rates: ProcessorRates
@@ -364,6 +381,43 @@ class Building:
         if kept is None:
             kept = self._artifacts.put(key, workshop.compiled(segments, layout).parent)
         return kept / "graph.onnx"
+
+
+def formless_configurations(plan: CandidatePlan, workshop: Workshop) -> set[Configuration]:
+    """Configurations in which a part of the plan cannot be had."""
+    if len(plan.subgraphs) == 1:
+        return set()
+    return {
+        s.configuration
+        for s in plan.subgraphs
+        if not workshop.has_form(s.segments, s.configuration.layout)
+    }
+
+
+def without_parts(profiled: LatencyProfile, formless: Set[Configuration]) -> LatencyProfile:
+    """The profile with these configurations for the whole model only."""
+    times = tuple(
+        replace(t, is_divisible=t.is_divisible and t.configuration not in formless)
+        for t in profiled.times
+    )
+    return replace(profiled, times=times)
+
+
+def as_wanted(verification: Verification, plan: CandidatePlan) -> Verification:
+    """The verification of a division that the user wants, whether it pays or not.
+
+    Raises:
+        ModelRefused: its answers are wrong, or it cannot be run.
+    """
+    if verification.ratio is None:
+        details = "; ".join(f"{r.reason}: {r.detail}" for r in verification.rejections)
+        raise ModelRefused(f"the division into {len(plan.subgraphs)} cannot be used: {details}")
+    return replace(
+        verification,
+        chosen=plan,
+        reason=f"divided into {len(plan.subgraphs)} as asked, whether it pays or not",
+        rejections=tuple(r for r in verification.rejections if r.candidate != str(plan)),
+    )
 
 
 def general_specs(

@@ -42,6 +42,12 @@ def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
         metavar="INPUT=1x3x224x224",
         help="shape to plan for, where the model leaves dimensions open",
     )
+    load.add_argument(
+        "--subgraphs",
+        type=int,
+        metavar="N",
+        help="divide the model into N, whether it pays or not (default: as it pays)",
+    )
     load.add_argument("--wait", action="store_true", help="wait until the plan serves")
     load.set_defaults(run=run_load)
 
@@ -116,6 +122,8 @@ def run_load(options: argparse.Namespace) -> int:
     """Load a model."""
     if options.threads is not None and options.threads < 1:
         raise UsageError(f"--threads: got {options.threads}, want at least 1")
+    if options.subgraphs is not None and options.subgraphs < 1:
+        raise UsageError(f"--subgraphs: got {options.subgraphs}, want at least 1")
     with _client(options) as client:
         state = client.load(
             options.model,
@@ -123,6 +131,7 @@ def run_load(options: argparse.Namespace) -> int:
             target=options.target,
             threads=options.threads,
             shapes=parse_shapes(options.shape),
+            subgraphs=options.subgraphs,
         )
         return _tell(_await_plan(client, state.name) if options.wait else state, options)
 

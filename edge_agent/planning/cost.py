@@ -81,15 +81,18 @@ def assemble(
     summary: ModelSummary,
     times: Mapping[Configuration, SegmentTimes],
     pieces: Sequence[tuple[SegmentRange, Configuration]],
+    *,
+    is_joined: bool = True,
 ) -> CandidatePlan:
-    """The plan that runs `pieces` in turn, with its predicted time; equal neighbours are joined.
+    """The plan that runs `pieces` in turn, with its predicted time; equal neighbours are joined
+    unless `is_joined` is False.
 
     With k instances, the predicted time is that of k requests at once and the rate is k over it.
 
     Raises:
         ValueError: as `subgraph_ticks`, or the pieces differ in their instances.
     """
-    pieces = joined(pieces)
+    pieces = joined(pieces) if is_joined else tuple(pieces)
     instances = {configuration.instances for _, configuration in pieces}
     if len(instances) != 1:
         raise ValueError(f"got subgraphs with {sorted(instances)} instances, want one number")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from textwrap import wrap
 
 from edge_agent.devices import DeviceState
-from edge_agent.planning.cost import assemble, node_range
+from edge_agent.planning.cost import assemble, border_bytes, node_range
 from edge_agent.planning.score import ProcessorRates, score
 from edge_agent.plans import (
     CandidatePlan,
     ChosenSubgraph,
     ExecutionPlan,
+    ExplainedSegment,
     ExplainedSubgraph,
     Target,
 )
@@ -103,6 +105,10 @@ def explain(
         undivided_because=summary.undivided_because,
         profiling_s=profile.profiling_s,
         control=control,
+        segments=tuple(
+            _explained_segment(summary, profile, index, state=state, processor=processor)
+            for index in range(len(summary.segments))
+        ),
     )
 
 
@@ -173,13 +179,39 @@ def _replaced_s(
         (s.segments, other if place == index else s.configuration)
         for place, s in enumerate(plan.subgraphs)
     ]
-    return assemble(summary, times, pieces).predicted_s
+    used = [s.configuration for s in plan.subgraphs]
+    is_joined = all(a != b for a, b in pairwise(used))
+    return assemble(summary, times, pieces, is_joined=is_joined).predicted_s
+
+
+def _explained_segment(
+    summary: ModelSummary,
+    profile: LatencyProfile,
+    index: int,
+    *,
+    state: DeviceState,
+    processor: ProcessorRates,
+) -> ExplainedSegment:
+    segment = summary.segments[index]
+    times = ((t.segment_s[index], t.configuration) for t in profile.times)
+    return ExplainedSegment(
+        index=index,
+        nodes=(segment.start, segment.stop),
+        operators=segment.operators,
+        operations=segment.operations,
+        crossing_bytes=border_bytes(summary, index + 1),
+        score=score([segment], state, processor),
+        times=tuple((configuration, took_s) for took_s, configuration in sorted(times)),
+    )
 
 
 def render(plan: ExecutionPlan) -> str:
     """The text of `edge-agent plan MODEL --explain`; no line is longer than 110 columns."""
     lines = [_headline(plan), *_wrapped(plan.reason, "  "), "", *_table(plan.subgraphs), ""]
     lines += _totals(plan)
+    if len(plan.segments) > 1:
+        title = "Segments, with fitted times; neighbours on the same choice run as one subgraph:"
+        lines += ["", title, *_segment_table(plan.segments)]
     if plan.rejections:
         lines += ["", "Not used:"]
         for rejection in plan.rejections:
@@ -200,6 +232,45 @@ def _headline(plan: ExecutionPlan) -> str:
     if shapes and room > 12:
         head += ", " + _clipped(shapes, room)
     return head
+
+
+_SEGMENT_COLUMNS = (
+    *("seg", "nodes", "operators", "ops", "out", "score", "fastest", "ms", "next", "ms"),
+)
+_SEGMENT_LEFT = frozenset({1, 2, 6, 8})
+_SEGMENT_OPERATORS_WIDTH = 30
+
+
+def _segment_table(segments: Sequence[ExplainedSegment]) -> list[str]:
+    rows = [list(_SEGMENT_COLUMNS), *(_segment_row(s) for s in segments)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_SEGMENT_COLUMNS))]
+    return [
+        " ".join(
+            cell.ljust(width) if i in _SEGMENT_LEFT else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _segment_row(segment: ExplainedSegment) -> list[str]:
+    start, stop = segment.nodes
+    choices = [*segment.times[:2], *(((None, None),) * (2 - len(segment.times[:2])))]
+    operators = " ".join(f"{name}×{often}" for name, often in segment.operators)
+    crossing = segment.crossing_bytes
+    return [
+        str(segment.index),
+        f"{start}-{stop - 1}" if stop - start > 1 else str(start),
+        _clipped(operators, _SEGMENT_OPERATORS_WIDTH),
+        human(segment.operations),
+        "-" if crossing is None else human(crossing) + "B",
+        human(segment.score.score),
+        *(
+            text
+            for configuration, took_s in choices
+            for text in ("-" if configuration is None else str(configuration), _ms(took_s))
+        ),
+    ]
 
 
 _COLUMNS = (

@@ -8,7 +8,7 @@ from fractions import Fraction
 from heapq import merge
 from itertools import islice, pairwise
 
-from edge_agent.planning.cost import assemble, border_bytes, check_times, ticks
+from edge_agent.planning.cost import assemble, border_bytes, check_times, subgraph_ticks, ticks
 from edge_agent.plans import CandidatePlan, Target
 from edge_agent.profiles import Configuration, LatencyProfile, SegmentTimes
 from edge_agent.subgraphs import ModelSummary, SegmentRange
@@ -49,6 +49,49 @@ def choose(
     chosen = sorted(set(sorted(best)[:count]) | set(singles))
     known = {t.configuration: t for t in profile.times}
     return tuple(assemble(summary, known, _pieces(r, len(summary.segments))) for r in chosen)
+
+
+def divide_into(
+    summary: ModelSummary, profile: LatencyProfile, target: Target, count: int
+) -> CandidatePlan | None:
+    """The plan with exactly `count` subgraphs whose slowest one is fastest, whether it pays or not.
+
+    Exact, by dynamic programming over (boundary, subgraphs so far); each subgraph runs in its
+    best divisible configuration, and equal neighbours stay apart. None if there are not enough
+    boundaries whose bytes are known, or nothing divisible was measured. Ties: earlier cuts.
+    """
+    instances = [
+        t.configuration.instances
+        for t in profile.times
+        if target is Target.THROUGHPUT or t.configuration.instances == 1
+    ]
+    usable = [
+        t
+        for t in sorted(profile.times, key=lambda t: t.configuration)
+        if t.is_divisible and t.configuration.instances == max(instances, default=0)
+    ]
+    size = len(summary.segments)
+    bounds = [b for b in range(size + 1) if border_bytes(summary, b) is not None]
+    if not usable or count < 1 or count > len(bounds) - 1:
+        return None
+
+    def best(start: int, stop: int) -> tuple[int, Configuration]:
+        part = SegmentRange(start=start, stop=stop)
+        return min((subgraph_ticks(summary, t, part), t.configuration) for t in usable)
+
+    reached: dict[int, tuple[int, tuple[tuple[SegmentRange, Configuration], ...]]] = {0: (0, ())}
+    for _ in range(count):
+        further: dict[int, tuple[int, tuple[tuple[SegmentRange, Configuration], ...]]] = {}
+        for start, (slowest, pieces) in sorted(reached.items()):
+            for stop in (b for b in bounds if b > start):
+                price, configuration = best(start, stop)
+                worst = max(slowest, price)
+                if stop not in further or worst < further[stop][0]:
+                    piece = (SegmentRange(start=start, stop=stop), configuration)
+                    further[stop] = (worst, (*pieces, piece))
+        reached = further
+    known = {t.configuration: t for t in usable}
+    return assemble(summary, known, reached[size][1], is_joined=False)
 
 
 _Path = tuple[int, int, tuple[int, ...], tuple[int, ...]]

@@ -155,10 +155,10 @@ def _measure(
         raise ValueError(f"got {min_pairs} to {max_pairs} pairs, want 1 <= min <= max")
     start_s = clock_s()
     taken: list[list[float]] = [[] for _ in pairs]
-    repeats_left = max_pairs
+    disturbed: list[list[float]] = [[] for _ in pairs]
     longest_s = 0.0
-    while len(taken[0]) < max_pairs:
-        if taken[0] and clock_s() + longest_s > start_s + budget_s:
+    while len(taken[0]) < max_pairs and len(disturbed[0]) < max_pairs:
+        if (taken[0] or disturbed[0]) and clock_s() + longest_s > start_s + budget_s:
             break
         if grant is not None:
             grant()
@@ -167,14 +167,15 @@ def _measure(
         round_start_s = clock_s()
         times = _round(runs, rng)
         longest_s = max(longest_s, clock_s() - round_start_s)
-        if quiet is not None and not quiet() and repeats_left:
-            repeats_left -= 1
-            if clock_s() + longest_s <= start_s + budget_s:
-                continue
-        for ratios, (over, under) in zip(taken, pairs, strict=True):
+        is_quiet = quiet is None or quiet()
+        for ratios, (over, under) in zip(taken if is_quiet else disturbed, pairs, strict=True):
             ratios.append(times[over] / times[under])
         if len(taken[0]) >= min_pairs and _narrow(taken, half_width, effect_share):
             break
+    if len(taken[0]) < LEAST_PAIRS:
+        # On a device that is never quiet, pairs that share the same disturbance still tell more
+        # than nothing; their wide intervals speak for themselves.
+        taken = [[*few, *more] for few, more in zip(taken, disturbed, strict=True)]
     return [interval_of(ratios) for ratios in taken]
 
 

@@ -46,6 +46,8 @@ class LoadedModel:
     """Wall time."""
     source: str
     """The file that it was loaded from, for people."""
+    subgraphs: int | None = None
+    """How many subgraphs the user wants, whether it pays or not; None: the agent chooses."""
     quarantined: str | None = None
     """Why it is no longer run; None if it is."""
 

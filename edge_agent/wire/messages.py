@@ -71,6 +71,8 @@ class Load(Message, frozen=True, tag="load"):
     target: Target
     threads: Annotated[int, Meta(ge=1, le=4096)] | None
     shapes: Shapes
+    subgraphs: Annotated[int, Meta(ge=1, le=4096)] | None = None
+    """Divide into so many, whether it pays or not; None: as it pays."""
 
 
 class Unload(Message, frozen=True, tag="unload"):
@@ -298,6 +300,7 @@ class Build(Message, frozen=True, tag="build", kw_only=True):
     target: Target
     threads: int | None
     shapes: Shapes
+    subgraphs: int | None
     is_fresh: bool
     """Whether to measure again although a profile is on disk."""
 

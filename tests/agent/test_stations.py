@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from edge_agent.agent.lanes import AHEAD
 from edge_agent.errors import ModelQuarantined, RuntimeUnavailable, WorkerLost
 from edge_agent.tensors import ElementType
-from edge_agent.wire.messages import Failure, Ran, RunError, TensorHead
+from edge_agent.wire.frames import pack_prefix
+from edge_agent.wire.messages import Done, Failure, Ran, Ready, Result, Run, RunError, TensorHead
+from tests.agent.made_lanes import epoch, lane
 from tests.agent.rig import CODEC, Rig, X, framed, wait_until
 
 
@@ -174,6 +176,91 @@ def test_a_request_that_kills_three_workers_quarantines_the_model() -> None:
         assert rig.counters["requests refused"] == 1
 
 
-GOOD = Ran(
-    CODEC_EPOCH := Rig.EPOCH, 1, (TensorHead("y", ElementType.FLOAT32, (1, 2)),), 0.1
-)
+def nonsense(run: Run) -> dict[str, bytes]:
+    """What a worker whose memory was overwritten might send."""
+    head = TensorHead("y", ElementType.FLOAT32, (1, 2))
+    ran = Ran(run.epoch, run.sequence, (head,), 0.1)
+    message = CODEC.encode(ran)
+    return {
+        "no frame": b"Segmentation fault (core dumped)",
+        "no message": pack_prefix(5, 0) + b"\xc1" * 5,
+        "a message of ours": framed(run),
+        "too few bytes": pack_prefix(len(message), 4) + message + bytes(4),
+        "bytes without a tensor": framed(Done("x")) + bytes(64),
+        "ready again": framed(Ready(run.epoch, (), (), 0.1)),
+        "never ready": framed(RunError(run.epoch, -1, "run-failed", "no")),
+        "an endless message": pack_prefix(2**32 - 1, 0),
+    }
+
+
+CASES = sorted(nonsense(Run(epoch(), 1, (), ())))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_worker_that_talks_nonsense_is_given_up_and_its_request_runs_elsewhere(
+    case: str,
+) -> None:
+    with Rig() as rig:
+        worker, client = rig.serving(), rig.client()
+        client.infer()
+        run, _ = worker.take()
+        worker.stream.socket.sendall(nonsense(run)[case])
+        assert worker.events.next() == ("dead", True)
+        assert worker.is_told_to_end()
+        rig.serving().serve_in_thread()
+        np.testing.assert_array_equal(client.y(), X * 2)
+        assert rig.counters["workers lost"] == 1
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_a_damaged_answer_is_an_answer_or_the_end_of_the_worker(data: st.DataObject) -> None:
+    with Rig() as rig:
+        worker, client = rig.serving(), rig.client()
+        client.infer(deadline_s=0.3)
+        run, _ = worker.take()
+        head = TensorHead("y", ElementType.FLOAT32, (1, 2))
+        frame = bytearray(framed(Ran(worker.epoch, run.sequence, (head,), 0.1), {"y": X}))
+        for _ in range(data.draw(st.integers(1, 3))):
+            frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
+        worker.stream.socket.sendall(frame)
+        worker.close()
+        rig.serving().serve_in_thread()
+        # The outputs may be wrong (nothing checks them), but there is one answer.
+        answer, _ = client.receive()
+        assert isinstance(answer, Result | Failure)
+        other = rig.client()
+        other.infer("other")
+        np.testing.assert_array_equal(other.y(), X * 2)
+
+
+def test_outputs_over_the_limit_fail_their_request_and_not_the_worker() -> None:
+    with Rig(max_bytes=1 << 16) as rig:
+        worker, client = rig.serving(), rig.client()
+        client.infer()
+        worker.answer(worker.take()[0], np.zeros((1 << 14, 2), np.float32))
+        answer = client.answer()
+        assert isinstance(answer, Failure)
+        assert answer.code == "run-failed"
+        assert "131072 bytes, want at most 65536" in answer.message
+        client.infer()
+        worker.answer(worker.take()[0], X)
+        client.y()
+
+
+def test_a_worker_that_does_not_read_holds_up_nobody_else() -> None:
+    with Rig(max_bytes=64 << 20, max_request_bytes=32 << 20) as rig:
+        other_lane = lane("other")
+        rig.add_lane(other_lane)
+        stuck, client = rig.serving(), rig.client()
+        rig.serving(model=other_lane).serve_in_thread()
+        large = np.zeros((2 << 20, 2), np.float32)
+        client.infer("large", large)
+        wait_until(lambda: rig.in_flight()[0] == 1, "the request is admitted")
+        quick = rig.client()
+        quick.infer("quick", model="other")
+        np.testing.assert_array_equal(quick.y(), X * 2)
+        run, inputs = stuck.take()
+        assert inputs["x"].shape == large.shape
+        stuck.answer(run, X)
+        client.y()

@@ -150,6 +150,11 @@ def test_the_text_says_what_runs_why_and_what_it_was_compared_with() -> None:
         "Plain over itself, same run: 1.000 (95 % interval 0.990 to 1.010, 64 pairs)",
         "Profiled in 11.5 s",
         "",
+        "Segments, with fitted times; neighbours on the same choice run as one subgraph:",
+        "seg nodes operators ops out score fastest          ms next          ms",
+        "  0 0-2   Conv×3    10M 1kB    10 cpu/NCHW/1t    1.00 cpu/NHWC/1t 3.00",
+        "  1 3-5   Conv×3    10M  0B    10 cpu/blocked/1t 1.00 cpu/NHWC/1t 4.00",
+        "",
         "Not used:",
         "  [0-1] cpu/NHWC/1t: slower: 0.9",
     ]

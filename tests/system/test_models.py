@@ -1,0 +1,201 @@
+"""Loading, replacing, planning again and unloading models while they are asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+
+import numpy as np
+import psutil
+import pytest
+
+from edge_agent.client import Client
+from edge_agent.errors import BadRequest, UnknownModel, UsageError
+from tests.system.conftest import StartAgent
+from tests.system.made_models import adding, convolving, count, counting, image, x
+from tests.system.running import QUICK_PLANS, Place, RunningAgent, stopped, wait_until
+
+
+@contextmanager
+def asked_all_the_time(agent: RunningAgent, threads: int = 2) -> Iterator[list[float]]:
+    """Ask "m", an `adding`, from several threads; what it added, in the order of the answers."""
+    added: list[float] = []
+    is_enough = Event()
+
+    def ask(client: Client) -> None:
+        while not is_enough.is_set():
+            added.append(float(client.infer("m", x(0.0))["y"][0, 0]))
+
+    with agent.client() as client, ThreadPoolExecutor(threads) as pool:
+        asking = [pool.submit(ask, client) for _ in range(threads)]
+        try:
+            yield added
+        finally:
+            is_enough.set()
+        for answer in asking:
+            answer.result(30)
+
+
+def test_a_model_answers_as_soon_as_it_is_loaded_and_all_through_its_planning(
+    start: StartAgent, tmp_path: Path
+) -> None:
+    with start().client() as client:
+        client.load(convolving(tmp_path / "net.onnx"))
+        first = client.infer("net", image())["y"]
+        assert client.model("net").planning in ("waiting", "working")
+        while client.model("net").planning in ("waiting", "working"):
+            answer = client.infer("net", image())["y"]
+            assert np.allclose(answer, first, rtol=1e-3, atol=1e-5)
+        assert client.model("net").planning == "done"
+        assert client.model("net").failed == 0
+
+
+def test_a_model_replaced_under_its_name_answers_every_request_by_one_or_the_other(
+    start: StartAgent, place: Place, tmp_path: Path
+) -> None:
+    agent = start()
+    with agent.client() as client:
+        old = client.load(adding(tmp_path / "old.onnx", 1.0), "m")
+        with asked_all_the_time(agent) as added:
+            wait_until(lambda: len(added) > 20, "the old one answers")
+            new = client.load(adding(tmp_path / "new.onnx", 2.0), "m")
+            answered = len(added)
+            wait_until(lambda: len(added) > answered + 20, "the new one answers")
+        assert set(added) == {1.0, 2.0}
+        # Two threads ask, so that the last old answer may come beside the first new one.
+        assert set(added[answered + 2 :]) == {2.0}
+        assert [m.model for m in client.models()] == [new.model]
+        assert not [name for name in place.stored() if old.model in name]
+        with pytest.raises(OSError, match=r".*"):
+            (place.state / "models" / old.model).stat()
+
+
+def test_a_replan_goes_on_while_the_model_answers(start: StartAgent, tmp_path: Path) -> None:
+    agent = start()
+    with agent.client() as client:
+        client.load(adding(tmp_path / "m.onnx", 1.0), wait=True)
+        before = client.model("m").epoch
+        with asked_all_the_time(agent, 1) as added:
+            client.replan("m")
+            wait_until(lambda: len(added) > 50, "it answers")
+            with pytest.raises(BadRequest, match='"m" is being planned'):
+                client.replan("m")
+        assert client.wait("m", 30).planning == "done"
+        assert client.model("m").epoch > before
+        assert set(added) == {1.0}
+
+
+def test_a_model_is_unloaded_after_what_is_in_flight_and_takes_nothing_more(
+    start: StartAgent, place: Place, tmp_path: Path
+) -> None:
+    with start().client() as client, ThreadPoolExecutor(2) as pool:
+        pid = client.load(adding(tmp_path / "m.onnx"), wait=True).worker_pid
+        assert pid is not None
+        with stopped(client.model("m").worker_pid or pid):
+            asked = pool.submit(client.infer, "m", x(1.0))
+            wait_until(lambda: client.status().in_flight, "the request is in flight")
+            unloading = pool.submit(client.unload, "m")
+            wait_until(lambda: _is_unknown(client), "nothing more is taken")
+            assert not unloading.done()
+        assert asked.result(10)["y"].tolist() == [[2.0, 3.0, 4.0]]
+        unloading.result(10)
+        assert client.models() == ()
+        assert place.stored() == []
+        with pytest.raises(UnknownModel):
+            client.unload("m")
+
+
+def _is_unknown(client: Client) -> bool:
+    try:
+        client.infer("m", x(), deadline_s=0.05)
+    except UnknownModel:
+        return True
+    except BadRequest:
+        raise
+    except Exception:
+        return False
+    return False
+
+
+def test_a_model_whose_run_nobody_awaits_any_more_is_unloaded_at_once(
+    start: StartAgent, tmp_path: Path
+) -> None:
+    with start().client() as client:
+        pid = client.load(counting(tmp_path / "count.onnx"), wait=True).worker_pid
+        assert pid is not None
+        with pytest.raises(Exception, match="deadline passed"):
+            client.infer("count", count(0, 10**12), deadline_s=0.1)
+        client.unload("count")
+        wait_until(lambda: not psutil.pid_exists(pid), "its worker is gone", 5.0)
+
+
+def test_a_model_unloaded_while_it_is_planned_leaves_no_process_and_no_file(
+    start: StartAgent, place: Place, tmp_path: Path
+) -> None:
+    agent = start(config="[planning]\nprofile_s = 5\nverify_s = 5\n")
+    with agent.client() as client:
+        client.devices()
+        client.load(convolving(tmp_path / "net.onnx"))
+        wait_until(lambda: client.model("net").progress_fraction > 0.1, "it is measured")
+        client.unload("net")
+        wait_until(lambda: not agent.children(), "its processes are gone", 5.0)
+        wait_until(lambda: place.stored() == [], "its files are gone", 5.0)
+
+
+def test_several_models_are_loaded_at_once_and_each_answers_for_itself(
+    start: StartAgent, tmp_path: Path
+) -> None:
+    with start().client() as client, ThreadPoolExecutor(4) as pool:
+        paths = [adding(tmp_path / f"m{i}.onnx", i) for i in range(4)]
+        list(pool.map(client.load, paths))
+        assert [m.name for m in client.models()] == ["m0", "m1", "m2", "m3"]
+        for i in range(4):
+            assert client.infer(f"m{i}", x(0.0))["y"][0, 0] == i
+
+
+def test_a_name_that_is_no_file_name_is_refused(start: StartAgent, tmp_path: Path) -> None:
+    with start().client() as client:
+        for name in ("../up", "", "a b", "x" * 65, ".hidden"):
+            with pytest.raises(UsageError, match="model name: got"):
+                client.load(adding(tmp_path / "m.onnx"), name)
+
+
+def memory_bytes(agent: RunningAgent) -> tuple[int, int]:
+    """Resident and proportional memory of the agent with all its children."""
+    processes = [psutil.Process(agent.pid), *agent.children()]
+    found = [p.memory_full_info() for p in processes]
+    return sum(m.rss for m in found), sum(m.pss for m in found)
+
+
+def check_that_cycles_give_memory_back(agent: RunningAgent, path: Path, cycles: int) -> None:
+    with agent.client() as client:
+        client.devices()
+
+        def cycle() -> None:
+            client.load(path, wait=True)
+            for _ in range(5):
+                client.infer("net", image(channels=64, size=56))
+            client.unload("net")
+            wait_until(lambda: not agent.children(), "all children are gone", 10.0)
+
+        cycle()
+        before = memory_bytes(agent)
+        for _ in range(cycles):
+            cycle()
+        after = memory_bytes(agent)
+    for had, has in zip(before, after, strict=True):
+        assert has - had < 10 * 2**20
+
+
+def test_unloading_gives_memory_back(start: StartAgent, tmp_path: Path) -> None:
+    path = convolving(tmp_path / "net.onnx", channels=64, size=56)
+    check_that_cycles_give_memory_back(start(config=QUICK_PLANS), path, 2)
+
+
+@pytest.mark.long
+def test_unloading_twenty_times_gives_memory_back(start: StartAgent, tmp_path: Path) -> None:
+    path = convolving(tmp_path / "net.onnx", channels=64, size=56)
+    check_that_cycles_give_memory_back(start(config=QUICK_PLANS), path, 20)

@@ -1,0 +1,171 @@
+"""A worker as a process: it opens, serves, refuses, and ends when its stream does."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from edge_agent import clock
+from edge_agent.agent.processes import Child
+from edge_agent.errors import StorageError
+from edge_agent.plans import Epoch
+from edge_agent.subgraphs import ModelId
+from edge_agent.tensors import ElementType, Shape, TensorName, TensorSpec
+from edge_agent.transport.local import ConnectionLost, FrameStream
+from edge_agent.wire.arrays import pack_arrays, unpack_arrays
+from edge_agent.wire.frames import split_payload
+from edge_agent.wire.messages import (
+    Codec,
+    Deployment,
+    Message,
+    Ran,
+    Ready,
+    Run,
+    RunError,
+    SubgraphFile,
+    WorkerMessage,
+    decode,
+)
+from edge_agent.worker.opening import open_deployment
+
+WAIT_S = 30.0
+CODEC = Codec()
+EPOCH = Epoch(owner="local", incarnation=1, model=ModelId("m"), number=1)
+X = np.array([[-1.0, 2.0]], np.float32)
+
+
+def write(path: Path, *operators: str) -> Path:
+    """A chain of operators from float32[N,2] to float32[N,2]; values are named v0, v1, …"""
+    nodes = [helper.make_node(op, [f"v{i}"], [f"v{i + 1}"]) for i, op in enumerate(operators)]
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 2])
+        for name in ("v0", f"v{len(operators)}")
+    ]
+    graph = helper.make_graph(nodes, "chain", ends[:1], ends[1:])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(made, path)
+    return path
+
+
+def file(path: Path, **changes: str | None) -> SubgraphFile:
+    compiled_for = changes.get("compiled_for")
+    return SubgraphFile(
+        path=str(path), level="all", threads=1, is_plain=True, compiled_for=compiled_for
+    )
+
+
+def deployment(
+    *files: SubgraphFile, warm_shapes: tuple[tuple[TensorName, Shape], ...] = ()
+) -> Deployment:
+    return Deployment(
+        epoch=EPOCH,
+        subgraphs=files,
+        instances=1,
+        pinned_cores=(),
+        inputs=None,
+        outputs=None,
+        warm_shapes=warm_shapes,
+    )
+
+
+class Started:
+    """A worker process and the agent's end of its stream."""
+
+    def __init__(self) -> None:
+        self.child = Child("edge_agent.worker")
+        self.stream = FrameStream(self.child.stream)
+
+    def send(self, message: Message, tensors: list[memoryview] | None = None) -> None:
+        self.stream.send(CODEC.encode(message), tensors or [])
+
+    def receive(self) -> tuple[WorkerMessage, memoryview]:
+        raw, payload = self.stream.receive(clock.monotonic_s() + WAIT_S)
+        message: WorkerMessage = decode(CODEC.from_worker, raw)
+        return message, payload
+
+
+@contextmanager
+def started() -> Iterator[Started]:
+    worker = Started()
+    try:
+        yield worker
+    finally:
+        worker.child.end()
+
+
+def test_a_worker_opens_serves_and_ends_when_its_stream_is_closed(tmp_path: Path) -> None:
+    with started() as worker:
+        worker.send(deployment(file(write(tmp_path / "m.onnx", "Relu", "Neg"))))
+        ready, _ = worker.receive()
+        assert isinstance(ready, Ready)
+        floats = ElementType.FLOAT32
+        assert ready.inputs == (
+            TensorSpec(name=TensorName("v0"), element_type=floats, dims=("N", 2)),
+        )
+        assert [spec.name for spec in ready.outputs] == ["v2"]
+        heads, tensors = pack_arrays({"v0": X})
+        worker.send(Run(EPOCH, 5, heads, ("v2",)), tensors)
+        ran, payload = worker.receive()
+        assert isinstance(ran, Ran)
+        views = split_payload(payload, [head.size_bytes for head in ran.tensors])
+        np.testing.assert_array_equal(unpack_arrays(ran.tensors, views)["v2"], [[0.0, -2.0]])
+    assert worker.child.how_it_ended() == "exit code 0"
+
+
+def test_a_worker_says_why_it_cannot_open_a_model(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(b"this is no model")
+    with started() as worker:
+        worker.send(deployment(file(path)))
+        refused, _ = worker.receive()
+        assert isinstance(refused, RunError)
+        assert (refused.sequence, refused.code) == (-1, "model-refused")
+        assert refused.message
+
+
+def test_a_worker_that_is_killed_ends_its_stream_and_tells_how() -> None:
+    with started() as worker:
+        worker.child.process.send_signal(signal.SIGKILL)
+        with pytest.raises(ConnectionLost):
+            worker.receive()
+        assert worker.child.how_it_ended() == "signal 9"
+
+
+def test_a_worker_that_hears_nothing_ends_with_its_stream() -> None:
+    with started() as worker:
+        pass
+    assert worker.child.how_it_ended() == "exit code 0"
+
+
+def test_several_subgraphs_are_one_chain(tmp_path: Path) -> None:
+    first = write(tmp_path / "a.onnx", "Relu")
+    second = write(tmp_path / "b.onnx", "Neg")
+    renamed = onnx.load(second)
+    for names in (renamed.graph.node[0].input, renamed.graph.node[0].output):
+        names[0] = {"v0": "v1", "v1": "v2"}[names[0]]
+    renamed.graph.input[0].name, renamed.graph.output[0].name = "v1", "v2"
+    onnx.save(renamed, second)
+    opened = open_deployment(deployment(file(first), file(second)), is_background=False)
+    assert [spec.name for spec in (*opened.inputs, *opened.outputs)] == ["v0", "v2"]
+    got = opened.runner.run({"v0": X}, ["v2"])
+    np.testing.assert_array_equal(got["v2"], [[0.0, -2.0]])
+
+
+def test_a_file_compiled_for_another_processor_is_not_opened(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.onnx", "Relu")
+    with pytest.raises(StorageError, match="was compiled for 1.0 on mars"):
+        open_deployment(deployment(file(path, compiled_for="1.0 on mars")), is_background=False)
+
+
+def test_made_up_inputs_that_do_not_run_keep_no_worker_from_opening(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.onnx", "Relu")
+    shapes = ((TensorName("v0"), (1, 3)),)
+    opened = open_deployment(deployment(file(path), warm_shapes=shapes), is_background=False)
+    np.testing.assert_array_equal(opened.runner.run({"v0": X}, ["v1"])["v1"], [[0.0, 2.0]])

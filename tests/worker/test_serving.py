@@ -1,0 +1,193 @@
+"""The runner threads of a worker, over a real stream, with a runner in memory."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edge_agent import clock
+from edge_agent.errors import RunFailed
+from edge_agent.plans import Epoch
+from edge_agent.subgraphs import ModelId
+from edge_agent.tensors import Arrays
+from edge_agent.transport import local
+from edge_agent.transport.local import ConnectionLost, FrameStream
+from edge_agent.wire.arrays import pack_arrays, unpack_arrays
+from edge_agent.wire.frames import frame_parts, split_payload
+from edge_agent.wire.messages import Codec, Ran, Ready, Run, RunError, WorkerMessage, decode
+from edge_agent.worker.serving import Serving
+
+WAIT_S = 10.0
+CODEC = Codec()
+EPOCH = Epoch(owner="local", incarnation=1, model=ModelId("m"), number=1)
+X = np.array([1.0, 2.0], np.float32)
+
+
+class Doubling:
+    """y = 2 x; fails, breaks or waits when asked to."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.together: threading.Barrier | None = None
+        self.threads: set[int] = set()
+        self.pinned = 0
+
+    def run(self, feeds: Arrays, outputs: Sequence[str]) -> Arrays:
+        self.threads.add(threading.get_ident())
+        if self.error is not None:
+            raise self.error
+        if self.together is not None:
+            self.together.wait(WAIT_S)
+        return {name: feeds["x"] * 2 for name in outputs}
+
+    def pin_caller(self) -> None:
+        self.pinned += 1
+
+
+class AgentEnd:
+    """The agent's end of the stream."""
+
+    def __init__(self, stream: FrameStream, runner: Doubling, ended: threading.Event) -> None:
+        self.stream = stream
+        self.runner = runner
+        self.ended = ended
+
+    def send(self, sequence: int = 1, epoch: Epoch = EPOCH) -> None:
+        heads, tensors = pack_arrays({"x": X})
+        self.stream.send(CODEC.encode(Run(epoch, sequence, heads, ("y",))), tensors)
+
+    def receive(self) -> tuple[WorkerMessage, Arrays]:
+        raw, payload = self.stream.receive(clock.monotonic_s() + WAIT_S)
+        message: WorkerMessage = decode(CODEC.from_worker, raw)
+        if not isinstance(message, Ran):
+            return message, {}
+        sizes = [head.size_bytes for head in message.tensors]
+        return message, unpack_arrays(message.tensors, split_payload(payload, sizes))
+
+    def has_ended(self) -> bool:
+        return self.ended.wait(WAIT_S)
+
+
+@contextmanager
+def serving(instances: int = 1) -> Iterator[AgentEnd]:
+    """A worker in threads of this process, whose end of the stream closes when it is done."""
+    ours, theirs = local.pair()
+    runner, ended = Doubling(), threading.Event()
+    serves = Serving(FrameStream(theirs), runner, EPOCH, instances)
+
+    def run() -> None:
+        try:
+            serves.run()
+        except ConnectionLost:
+            ended.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield AgentEnd(FrameStream(ours), runner, ended)
+    finally:
+        ours.close()
+        thread.join(WAIT_S)
+        theirs.close()
+    assert ended.is_set()
+
+
+def test_a_request_is_run_and_answered() -> None:
+    with serving() as agent:
+        agent.send(7)
+        message, arrays = agent.receive()
+        assert isinstance(message, Ran)
+        assert (message.sequence, message.epoch) == (7, EPOCH)
+        assert message.run_s >= 0.0
+        np.testing.assert_array_equal(arrays["y"], X * 2)
+
+
+def test_requests_that_arrive_together_are_answered_in_their_order_by_one_thread() -> None:
+    with serving() as agent:
+        for sequence in range(20):
+            agent.send(sequence)
+        got = [agent.receive()[0] for _ in range(20)]
+        assert [m.sequence for m in got if isinstance(m, Ran)] == list(range(20))
+        assert len(agent.runner.threads) == 1
+
+
+def test_as_many_requests_run_at_once_as_there_are_instances() -> None:
+    with serving(instances=2) as agent:
+        agent.runner.together = threading.Barrier(2)
+        for sequence in (1, 2):
+            agent.send(sequence)
+        got = [agent.receive()[0] for _ in range(2)]
+        assert sorted(m.sequence for m in got if isinstance(m, Ran)) == [1, 2]
+        assert (len(agent.runner.threads), agent.runner.pinned) == (2, 2)
+
+
+def test_a_run_that_fails_is_answered_and_the_next_one_runs() -> None:
+    with serving() as agent:
+        agent.runner.error = RunFailed("caf\udce9 " + "x" * 100_000)
+        agent.send(1)
+        message, _ = agent.receive()
+        assert isinstance(message, RunError)
+        assert (message.sequence, message.code) == (1, "run-failed")
+        assert message.message.startswith("caf? xxx")
+        agent.runner.error = None
+        agent.send(2)
+        assert isinstance(agent.receive()[0], Ran)
+
+
+def test_outputs_that_cannot_be_sent_are_an_answer() -> None:
+    with serving() as agent:
+        agent.runner.run = lambda feeds, outputs: {  # type: ignore[method-assign]
+            "y": np.array(["text"])
+        }
+        agent.send()
+        message, _ = agent.receive()
+        assert isinstance(message, RunError)
+        assert message.code == "input-mismatch"
+
+
+@pytest.mark.parametrize("what", ["a bug in the runner", "another epoch", "no request", "garbage"])
+def test_what_must_not_happen_ends_the_worker_so_that_another_takes_over(
+    what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving() as agent, caplog.at_level(logging.CRITICAL):
+        match what:
+            case "a bug in the runner":
+                agent.runner.error = ZeroDivisionError("bug")
+                agent.send()
+            case "another epoch":
+                agent.send(epoch=Epoch(owner="local", incarnation=1, model=ModelId("m"), number=2))
+            case "no request":
+                agent.stream.send(CODEC.encode(Ready(EPOCH, (), (), 0.1)))
+            case _:
+                agent.stream.socket.sendall(b"garbage that is no frame")
+        assert agent.has_ended()
+
+
+@settings(max_examples=30)
+@given(st.data())
+def test_damaged_requests_are_answered_or_end_the_worker(data: st.DataObject) -> None:
+    heads, tensors = pack_arrays({"x": X})
+    parts = frame_parts(CODEC.encode(Run(EPOCH, 1, heads, ("y",))), tensors)
+    frame = bytearray(b"".join(bytes(part) for part in parts))
+    for _ in range(data.draw(st.integers(1, 3))):
+        frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
+    logging.disable()
+    try:
+        with serving() as agent:
+            agent.stream.socket.sendall(frame)
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def test_the_end_of_the_stream_ends_all_threads() -> None:
+    with serving(instances=3) as agent:
+        agent.send()
+        agent.receive()
+    assert agent.ended.is_set()
