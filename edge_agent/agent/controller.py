@@ -47,6 +47,9 @@ OPEN_TIMEOUT_S = 600.0
 QUIET_S = 0.05
 """The builder gets its next slice when no request was under way for this long."""
 GRANT_POLL_S = 0.01
+MAX_WAIT_S = 0.5
+"""Under traffic without a pause the builder, which gives way anyway, works a little all the same:
+else a busy model would never get a plan."""
 SERVED_LATELY_S = 30.0
 
 
@@ -355,7 +358,8 @@ class Controller:
 
     def _wait_for_quiet(self, loaded: Loaded) -> None:
         planning = loaded.planning
-        while self._datapath.quiet_for_s() < QUIET_S:
+        until_s = clock.monotonic_s() + MAX_WAIT_S
+        while self._datapath.quiet_for_s() < QUIET_S and clock.monotonic_s() < until_s:
             if loaded.is_gone.is_set() or self._is_stopping.is_set():
                 raise BuilderLost("stopped")
             waiting = f"{planning.what} (waiting until no request is under way)"

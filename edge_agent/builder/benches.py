@@ -40,6 +40,8 @@ class Slices:
         self._ask_grant = ask_grant
         self._report = report
         self._granted_s = float("-inf")
+        self._slice_s = GRANT_S
+        self._waited_s = 0.0
         self._other = OtherLoad((os.getpid(),))
         self._looked_s = clock.monotonic_s()
         self._is_quiet = True
@@ -47,11 +49,19 @@ class Slices:
         self.last_fraction = 1.0
 
     def grant(self) -> None:
-        """Block until the agent allows the next slice; asks at most every 20 ms."""
+        """Block until the agent allows the next slice; asks every 20 ms, and less often when it
+        had to wait long."""
         now_s = clock.monotonic_s()
-        if now_s - self._granted_s >= GRANT_S:
+        if now_s - self._granted_s >= self._slice_s:
             self._ask_grant()
             self._granted_s = clock.monotonic_s()
+            took_s = self._granted_s - now_s
+            self._waited_s += took_s
+            self._slice_s = max(GRANT_S, took_s / 4)
+
+    def working_s(self) -> float:
+        """Seconds since an unknown start, without those spent waiting for leave."""
+        return clock.precise_s() - self._waited_s
 
     def progress(self, done: float, what: str) -> None:
         """Report a share of the present step."""

@@ -216,6 +216,7 @@ class Building:
             WholeBench(subject, slices, self._plain_callers(subject.cores)),
             budget_s=self._budgets.verify_s,
             rng=random.Random(0),
+            clock_s=slices.working_s,
         )
         if wanted is not None:
             verification = as_wanted(verification, candidates[0])
@@ -294,6 +295,7 @@ class Building:
             device_key=self._device_key,
             state=host.state(),
             processor=rates,
+            clock_s=slices.working_s,
         )
         self._profiles.put(key, encode_profile(made))
         return made
