@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -100,6 +102,8 @@ class Controller:
         self._names: dict[str, threading.RLock] = {}
         self._lock = threading.Lock()
         self._building = threading.Lock()
+        self._collecting = threading.Lock()
+        self._loads = 0
         self._is_stopping = threading.Event()
 
     # ---- looking
@@ -144,7 +148,7 @@ class Controller:
         """
         path = Path(message.path)
         name = check_name(message.name if message.name is not None else path.stem)
-        with self._name_lock(name):
+        with self._name_lock(name), self._loading():
             is_background = self._others_serve()
             child = self._workers.prepare(is_background=is_background)
             builder: Builder | None = None
@@ -190,14 +194,8 @@ class Controller:
             loaded = Loaded(record=record, lane=lane, serve=serve, worker=worker)
             self._remember(loaded)
             return loaded
-        except WorkerLost as error:
-            self._forget_if_unused(admitted.model)
+        except (ModelRefused, WorkerLost) as error:
             raise ModelRefused(f"{message.path}: {error}") from error
-        except EdgeAgentError as error:
-            self._forget_if_unused(admitted.model)
-            if isinstance(error, ModelRefused):
-                raise ModelRefused(f"{message.path}: {error}") from error
-            raise
 
     def _remember(self, loaded: Loaded) -> None:
         """Put a model on record, whole or not at all."""
@@ -235,12 +233,14 @@ class Controller:
             self._models[name] = loaded
         worker = loaded.worker
         assert worker is not None
-        self._datapath.cut_over(loaded.lane, worker.station)
+        try:
+            self._datapath.cut_over(loaded.lane, worker.station)
+        except WorkerLost:
+            # Between being ready and now: it is restarted like any other.
+            self._executor.submit(self._worker_lost, worker)
         self._datapath.call(lambda: self._datapath.lanes.add(loaded.lane))
         if before is not None:
             self._dismiss(before)
-            if before.record.model != loaded.record.model:
-                self._forget_if_unused(before.record.model)
 
     def unload(self, name: str) -> None:
         """Stop serving a model, after what is in flight, and remove it.
@@ -256,7 +256,7 @@ class Controller:
             self._stores.plans.remove_plan(name)
             with self._lock:
                 del self._models[name]
-            self._forget_if_unused(loaded.record.model)
+        self._collect_unused()
 
     def _dismiss(self, loaded: Loaded) -> None:
         """Stop building it, answer what is in flight, and end its worker."""
@@ -274,15 +274,27 @@ class Controller:
             self._datapath.retire(lane, station)
             worker.child.process.wait()
 
-    def _forget_if_unused(self, model: ModelId) -> None:
-        with self._lock:
-            used = {loaded.record.model for loaded in self._models.values()}
-        if model in used:
-            return
+    @contextmanager
+    def _loading(self) -> Iterator[None]:
+        """While a model may be in the store that no name stands for yet."""
+        with self._collecting:
+            self._loads += 1
         try:
-            self._stores.collect(used)
-        except StorageError as error:
-            log.warning("could not remove what is no longer used: %s", error)
+            yield
+        finally:
+            with self._collecting:
+                self._loads -= 1
+            self._collect_unused()
+
+    def _collect_unused(self) -> None:
+        """Remove what no name stands for; if models are being loaded, the last of them does."""
+        with self._collecting:
+            if self._loads:
+                return
+            try:
+                self._stores.collect({loaded.record.model for loaded in self.all_loaded()})
+            except StorageError as error:
+                log.warning("could not remove what is no longer used: %s", error)
 
     # ---- building
 
@@ -392,9 +404,13 @@ class Controller:
                 except EdgeAgentError:
                     child.end()
                     raise
-                station = worker.station
-                self._datapath.cut_over(loaded.lane, station)
-                loaded.worker = worker
+                # Known before it serves: if it dies at once, it is looked up.
+                before, loaded.worker = loaded.worker, worker
+                try:
+                    self._datapath.cut_over(loaded.lane, worker.station)
+                except WorkerLost:
+                    loaded.worker = before
+                    raise
             loaded.serve, loaded.plan = serve, built.plan
             self._keep(loaded)
             loaded.planning = Planning("done", 1.0, "done")
@@ -420,7 +436,8 @@ class Controller:
         if found is None:
             return
         with self._name_lock(found.record.name):
-            if self._datapath.call(lambda: found.lane.active) is None:
+            is_gone = found.is_gone.is_set()
+            if not is_gone and self._datapath.call(lambda: found.lane.active) is None:
                 self._restart(found)
 
     def _restart(self, loaded: Loaded) -> None:
@@ -469,9 +486,10 @@ class Controller:
             self._start_build(loaded, is_fresh=False)
 
     def _remember_quarantine(self, loaded: Loaded) -> None:
-        loaded.record = replace(loaded.record, quarantined=loaded.lane.quarantine)
-        self._stores.registry.save(loaded.record)
         log.error("%s", loaded.lane.quarantine)
+        loaded.record = replace(loaded.record, quarantined=loaded.lane.quarantine)
+        if not loaded.is_gone.is_set():  # else its name stands for another model, or for none
+            self._stores.registry.save(loaded.record)
 
     # ---- start and stop of the agent
 

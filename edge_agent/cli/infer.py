@@ -7,6 +7,7 @@ import statistics
 import sys
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -70,11 +71,12 @@ def _read_array(text: str) -> tuple[str, Array]:
         loaded = np.load(path, allow_pickle=False)
     except OSError as error:
         raise UsageError(f"--input {text}: cannot read {path}: {error.strerror}") from error
-    except (ValueError, EOFError) as error:
+    except (ValueError, EOFError, BadZipFile) as error:
         raise UsageError(
             f"--input {text}: {path} is no array in .npy format ({error}): write it with numpy.save"
         ) from error
     if not isinstance(loaded, np.ndarray):
+        loaded.close()
         raise UsageError(f"--input {text}: {path} holds several arrays, want one in .npy format")
     return name, loaded
 
@@ -92,6 +94,8 @@ def _inputs(client: Client, options: argparse.Namespace) -> Arrays:
 
 def _summary(array: Array) -> dict[str, object]:
     flat = array.reshape(-1)[:_SHOWN].tolist()
+    if array.dtype.kind == "c":
+        flat = [str(number) for number in flat]  # JSON has no complex numbers
     return {"dtype": str(array.dtype), "shape": list(array.shape), "first": flat}
 
 
@@ -107,6 +111,8 @@ def run(options: argparse.Namespace) -> int:
     """Run a model."""
     if options.repeat < 1:
         raise UsageError(f"--repeat: got {options.repeat}, want at least 1")
+    if options.seed < 0:
+        raise UsageError(f"--seed: got {options.seed}, want at least 0")
     wanted = options.outputs.split(",") if options.outputs else None
     times_s = []
     with Client(settings_of(options).socket) as client:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -47,8 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"edge-agent {options.command}: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # Whoever read standard output has enough, as with `| head`.
-        sys.stderr.close()
+        # Whoever read standard output has enough, as with `| head`; what is left goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return code
 

@@ -32,10 +32,9 @@ def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 
 def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"got {number}, want at least 1")
-    return number
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"got {text}, want a whole number of at least 1")
+    return int(text)
 
 
 def run(options: argparse.Namespace) -> int:

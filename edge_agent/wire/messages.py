@@ -22,6 +22,7 @@ RequestId = Annotated[str, Meta(min_length=1, max_length=64)]
 Dimension = Annotated[int, Meta(ge=0, le=2**48)]
 Dimensions = Annotated[tuple[Dimension, ...], Meta(max_length=64)]
 MAX_TENSORS = 4096
+MAX_THREADS = 4096
 MAX_DEADLINE_S = 1e6
 """Over eleven days; NaN and infinity are above it too."""
 MAX_ERROR_CHARACTERS = 60_000
@@ -69,7 +70,7 @@ class Load(Message, frozen=True, tag="load"):
     path: Name
     name: Name | None
     target: Target
-    threads: Annotated[int, Meta(ge=1, le=4096)] | None
+    threads: Annotated[int, Meta(ge=1, le=MAX_THREADS)] | None
     shapes: Shapes
     subgraphs: Annotated[int, Meta(ge=1, le=4096)] | None = None
     """Divide into so many, whether it pays or not; None: as it pays."""
