@@ -15,7 +15,8 @@
     ├── RunFailed           the model failed on this input, and would again
     ├── StorageError        the disk is full, or a stored file is damaged
     ├── ProtocolError       the other side broke the protocol: never retry
-    └── WorkerLost          a worker died: run again elsewhere (does not reach users)
+    ├── WorkerLost          a worker died: run again elsewhere (does not reach users)
+    └── BuilderLost         a builder died: there is no new plan (does not reach users)
 
 `code` is the word that stands on the wire and in `--json` output, and `exit_code` is what the
 commands end with. Both are stable.
@@ -134,6 +135,13 @@ class WorkerLost(EdgeAgentError):
 
     code = "worker-lost"
     exit_code = 14
+
+
+class BuilderLost(EdgeAgentError):
+    """A builder process died or was stopped; what serves goes on serving."""
+
+    code = "builder-lost"
+    exit_code = 15
 
 
 def _tree(base: type[EdgeAgentError]) -> dict[str, type[EdgeAgentError]]:

@@ -105,7 +105,7 @@ def test_limits_from_the_file_are_used(tmp_path: Path) -> None:
     [
         (
             "sokcet = 1",
-            "key sokcet: is unknown, want one of socket, state, cache, limits, log_level",
+            "key sokcet: is unknown, want one of socket, state, cache, limits, planning, log_level",
         ),
         ("socket = 1", "key socket: got 1, want a path in quotes"),
         ('state = "x"', "key state: got 'x', want a path that begins with / or ~/"),

@@ -24,6 +24,7 @@ CODES = {
     "storage": 12,
     "protocol": 13,
     "worker-lost": 14,
+    "builder-lost": 15,
 }
 TREE = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, EdgeAgentError)]
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from edge_agent.agent.processes import Child
 from edge_agent.config import Settings, encode_settings
-from edge_agent.errors import EdgeAgentError, ModelRefused, ProtocolError, error_from_code
+from edge_agent.errors import BuilderLost, ModelRefused, ProtocolError, error_from_code
 from edge_agent.transport import local
 from edge_agent.wire.messages import (
     Admit,
@@ -26,10 +26,6 @@ from edge_agent.wire.messages import (
 )
 
 A = TypeVar("A")
-
-
-class BuilderLost(EdgeAgentError):
-    """The builder process died."""
 
 
 class Builder:

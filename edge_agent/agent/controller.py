@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from edge_agent import clock
-from edge_agent.agent.builders import Builder, BuilderLost
+from edge_agent.agent.builders import Builder
 from edge_agent.agent.datapath import DataPath
 from edge_agent.agent.kept import Kept, load_kept, save_kept
 from edge_agent.agent.lanes import Lane
@@ -26,6 +26,7 @@ from edge_agent.agent.workers import Serve, Worker, Workers
 from edge_agent.config import Settings
 from edge_agent.errors import (
     BadRequest,
+    BuilderLost,
     EdgeAgentError,
     ModelQuarantined,
     ModelRefused,

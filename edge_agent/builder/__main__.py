@@ -30,6 +30,7 @@ from edge_agent.wire.messages import (
     Probed,
     Progress,
     decode,
+    error_text,
 )
 
 log = logging.getLogger(__name__)
@@ -120,11 +121,11 @@ def main(arguments: list[str]) -> None:
             except local.ConnectionLost:
                 return
             except EdgeAgentError as error:
-                answer = Failure(request=None, code=error.code, message=str(error))
+                answer = Failure(request=None, code=error.code, message=error_text(error))
             except Exception as error:
                 log.exception("%s failed", type(message).__name__)
-                text = f"the builder failed: {type(error).__name__}: {error}"
-                answer = Failure(request=None, code=EdgeAgentError.code, message=text[:60000])
+                text = f"the builder failed: {type(error).__name__}: {error_text(error)}"
+                answer = Failure(request=None, code=EdgeAgentError.code, message=text)
             channel.send(answer)
 
 

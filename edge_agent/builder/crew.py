@@ -30,7 +30,12 @@ class Crew:
             thread.start()
 
     def _work(self, index: int, prepare: Callable[[], None]) -> None:
-        prepare()
+        broken: Exception | None = None
+        try:
+            prepare()
+        except Exception as error:
+            # Told in the first round: a thread that is missing there would be waited for for ever.
+            broken = error
         while True:
             self._start.wait()
             task = self._task
@@ -38,6 +43,8 @@ class Crew:
                 return
             started_s = clock.precise_s()
             try:
+                if broken is not None:
+                    raise broken
                 task()
             except Exception as error:
                 self._errors.append(error)
@@ -47,7 +54,7 @@ class Crew:
     def round_s(self, task: Callable[[], None]) -> float:
         """Run `task` once on every thread at once; seconds from the first start to the last end.
 
-        Raises: what the task raised.
+        Raises: what the task raised, or what preparing a thread for it did.
         """
         self._task = task
         self._start.wait()

@@ -41,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         code: int = options.run(options)
+        sys.stdout.flush()
     except EdgeAgentError as error:
         print(f"edge-agent {options.command}: {error}", file=sys.stderr)
         return error.exit_code

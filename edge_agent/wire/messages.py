@@ -301,9 +301,10 @@ class Build(Message, frozen=True, tag="build", kw_only=True):
     target: Target
     threads: int | None
     shapes: Shapes
-    subgraphs: int | None
     is_fresh: bool
     """Whether to measure again although a profile is on disk."""
+    subgraphs: int | None = None
+    """As in `Load`."""
 
 
 class Progress(Message, frozen=True, tag="progress"):

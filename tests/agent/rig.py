@@ -275,11 +275,16 @@ class Rig:
     def add_lane(self, model: Lane) -> None:
         self.datapath.call(lambda: self.datapath.lanes.add(model))
 
-    def started(self, *, instances: int = 1, model: Lane | None = None) -> WorkerEnd:
-        """A worker that was just told what to serve."""
+    def stream(self) -> tuple[socket.socket, WorkerEnd]:
+        """The agent's end of a stream, and a worker at the other."""
         ours, theirs = local.pair()
         worker = WorkerEnd(theirs, RecordedEvents())
         self._cleanup.callback(worker.close)
+        return ours, worker
+
+    def started(self, *, instances: int = 1, model: Lane | None = None) -> WorkerEnd:
+        """A worker that was just told what to serve."""
+        ours, worker = self.stream()
         deployment = Deployment(
             epoch=epoch(),
             subgraphs=(SubgraphFile(path="/m", level="all", threads=None, is_plain=True),),

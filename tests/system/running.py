@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,12 +61,11 @@ class Place:
         return self.log.read_text() if self.log.exists() else ""
 
     def stored(self) -> list[str]:
-        """What of models lies in the state folder, relative to it."""
-        parts = ("models", "staging", "registry", "plans", "cache")
+        """What lies in the state folder of models, relative to it, but for what was measured:
+        that stays for a model that is loaded again."""
+        parts = ("models", "staging", "registry", "plans", "cache/compiled", "cache/staging")
         files = [p for part in parts for p in (self.state / part).rglob("*")]
-        folders = {"cache/compiled", "cache/profiles", "cache/staging"}
-        names = (str(p.relative_to(self.state)) for p in files)
-        return sorted(name for name in names if name not in folders)
+        return sorted(str(p.relative_to(self.state)) for p in files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,9 +186,10 @@ class RunningAgent:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
-        _, living = psutil.wait_procs(children, END_S)
-        for child in living:
-            child.kill()
+        for child in children:
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+        psutil.wait_procs(children, END_S)
         if self.process.stdout is not None:
             self.process.stdout.close()
 

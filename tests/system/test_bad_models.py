@@ -82,11 +82,11 @@ CASES: dict[str, tuple[Callable[[Path], Path], str]] = {
     ),
     "an unknown operator": (
         lambda folder: adding(folder / "bad.onnx", operator="Frobnicate"),
-        r'the_node.*Frobnicate',
+        r"the_node.*Frobnicate",
     ),
     "an unknown domain": (
         lambda folder: adding(folder / "bad.onnx", operator="Add", domain="com.acme"),
-        r'com\.acme',
+        r"com\.acme",
     ),
     "an opset too new": (_too_new, "got opset 999 of ai.onnx, want 1 to"),
     "external data missing": (_external("gone.bin"), r'"gone.bin".*No such file'),

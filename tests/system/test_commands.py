@@ -19,7 +19,9 @@ def agent(shared_place: Place) -> Iterator[RunningAgent]:
     """Serves `convolving` as "net" and `pairing` as "pair", loaded by command."""
     running = RunningAgent(shared_place, (), "[planning]\nprofile_s = 0.5\nverify_s = 0.5\n")
     try:
-        loaded = running.command("load", str(convolving(shared_place.folder / "net.onnx")), "--wait")
+        loaded = running.command(
+            "load", str(convolving(shared_place.folder / "net.onnx")), "--wait"
+        )
         assert loaded.code == 0, loaded.err
         assert loaded.out.startswith('model "net" serving: ')
         assert "comparing the best plans" in loaded.err
@@ -113,7 +115,9 @@ def test_infer_reads_arrays_and_writes_all_outputs(agent: RunningAgent, tmp_path
 
 def test_infer_makes_up_inputs_and_repeats(agent: RunningAgent) -> None:
     shapes = ("--shape", "a=4x3", "--shape", "b=4x3")
-    ended = succeeded(agent.command("infer", "pair", "--random", *shapes, "--repeat", "3", "--json"))
+    ended = succeeded(
+        agent.command("infer", "pair", "--random", *shapes, "--repeat", "3", "--json")
+    )
     assert ended.json["runs"] == 3
     assert ended.json["median_s"] > 0
     assert ended.json["outputs"]["s"]["shape"] == [4, 3]
@@ -161,9 +165,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], type[BadRequest], str]] = {
 
 
 @pytest.mark.parametrize("case", MISTAKES)
-def test_a_mistake_gives_one_line_and_the_code_of_its_error(
-    case: str, agent: RunningAgent
-) -> None:
+def test_a_mistake_gives_one_line_and_the_code_of_its_error(case: str, agent: RunningAgent) -> None:
     arguments, error, message = MISTAKES[case]
     ended = agent.command(*arguments)
     assert ended.code == error.exit_code

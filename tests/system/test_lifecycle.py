@@ -116,9 +116,7 @@ def test_told_to_stop_it_answers_what_is_in_flight_and_leaves_no_process(
     assert not place.socket.exists()
 
 
-def test_what_takes_longer_than_a_stop_may_take_ends_too(
-    start: StartAgent, tmp_path: Path
-) -> None:
+def test_what_takes_longer_than_a_stop_may_take_ends_too(start: StartAgent, tmp_path: Path) -> None:
     agent = start()
     with agent.client() as client, ThreadPoolExecutor(1) as pool:
         client.load(counting(tmp_path / "count.onnx"))

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from edge_agent.client import Client
-from edge_agent.errors import BadRequest, UnknownModel, UsageError
+from edge_agent.errors import BadRequest, DeadlineExceeded, UnknownModel, UsageError
 from tests.system.conftest import StartAgent
 from tests.system.made_models import adding, convolving, count, counting, image, x
 from tests.system.running import QUICK_PLANS, Place, RunningAgent, stopped, wait_until
@@ -69,8 +69,6 @@ def test_a_model_replaced_under_its_name_answers_every_request_by_one_or_the_oth
         assert set(added[answered + 2 :]) == {2.0}
         assert [m.model for m in client.models()] == [new.model]
         assert not [name for name in place.stored() if old.model in name]
-        with pytest.raises(OSError, match=r".*"):
-            (place.state / "models" / old.model).stat()
 
 
 def test_a_replan_goes_on_while_the_model_answers(start: StartAgent, tmp_path: Path) -> None:
@@ -113,9 +111,7 @@ def _is_unknown(client: Client) -> bool:
         client.infer("m", x(), deadline_s=0.05)
     except UnknownModel:
         return True
-    except BadRequest:
-        raise
-    except Exception:
+    except DeadlineExceeded:
         return False
     return False
 
@@ -126,7 +122,7 @@ def test_a_model_whose_run_nobody_awaits_any_more_is_unloaded_at_once(
     with start().client() as client:
         pid = client.load(counting(tmp_path / "count.onnx"), wait=True).worker_pid
         assert pid is not None
-        with pytest.raises(Exception, match="deadline passed"):
+        with pytest.raises(DeadlineExceeded):
             client.infer("count", count(0, 10**12), deadline_s=0.1)
         client.unload("count")
         wait_until(lambda: not psutil.pid_exists(pid), "its worker is gone", 5.0)

@@ -47,9 +47,7 @@ def requests_in_flight(
                 (float(i), pool.submit(asking[i % clients].infer, model, x(i)))
                 for i in range(clients * each)
             ]
-            wait_until(
-                lambda: asking[0].status().in_flight == clients * each, "all are in flight"
-            )
+            wait_until(lambda: asking[0].status().in_flight == clients * each, "all are in flight")
             yield answers
 
 
@@ -112,14 +110,12 @@ def _written(place: Place) -> dict[str, int]:
     return {str(path): path.stat().st_mtime_ns for path in profiles}
 
 
-def test_a_second_load_of_a_known_model_measures_nothing_again(
-    start: StartAgent, planned: Place
-) -> None:
+def test_a_model_loaded_again_is_not_measured_again(start: StartAgent, planned: Place) -> None:
     profiles = _written(planned)
     with start().client() as client:
+        client.unload("net")
         client.load(planned.folder / "net.onnx", "second", wait=True)
         assert _written(planned) == profiles
-        client.unload("net")
         assert client.plan("second").model == client.model("second").model
         assert client.infer("second", image())["y"].shape == (1, 32, 28, 28)
 
@@ -138,8 +134,10 @@ def test_a_model_that_kills_its_worker_three_times_is_quarantined_and_others_go_
             pid = worker_pid(client, "bad")
             psutil.Process(pid).kill()
             wait_until(
-                lambda pid=pid: client.model("bad").state == "quarantined"
-                or client.model("bad").worker_pid != pid,
+                lambda pid=pid: (
+                    client.model("bad").state == "quarantined"
+                    or client.model("bad").worker_pid != pid
+                ),
                 "the death is noticed",
             )
         with pytest.raises(ModelQuarantined, match='"bad" killed its worker 3 times in a row'):

@@ -252,7 +252,8 @@ def test_garbage_and_oversized_messages_are_dropped_and_counted_and_others_are_s
         broken = "connections broken inside a frame"
         assert counters[broken] - before.get(broken, 0) >= 3
         assert "internal errors" not in counters
-        assert client.status().connections == 1
+        # One of each of the two threads that asked.
+        wait_until(lambda: client.status().connections <= 2, "all others are closed")
 
 
 def test_an_enormous_payload_is_refused_before_it_comes(agent: RunningAgent) -> None:

@@ -1,0 +1,282 @@
+"""Models from load to unload, with real builders that admit them and workers in memory."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from edge_agent.agent.controller import Controller, Stores
+from edge_agent.agent.datapath import DataPath
+from edge_agent.agent.lanes import Lane
+from edge_agent.agent.processes import Child
+from edge_agent.agent.workers import Serve, Worker, Workers
+from edge_agent.config import Settings
+from edge_agent.errors import ModelRefused, RuntimeUnavailable, UnknownModel
+from edge_agent.plans import Target
+from edge_agent.wire.messages import Deployment, Load, RunError
+from tests.agent.rig import Rig, WorkerEnd, X, wait_until
+
+
+def write(path: Path, operator: str = "Relu") -> Path:
+    """float32[N,2] to float32[N,2], one operator."""
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N", 2]) for n in ("x", "y")]
+    node = helper.make_node(operator, ["x"], ["y"])
+    graph = helper.make_graph([node], "g", ends[:1], ends[1:])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(made, path)
+    return path
+
+
+def load(path: Path, name: str | None = None) -> Load:
+    return Load(
+        path=str(path),
+        name=name,
+        target=Target.LATENCY,
+        threads=None,
+        shapes=(),
+        subgraphs=None,
+    )
+
+
+class FakeProcess:
+    """Dead as soon as somebody asks."""
+
+    pid = 2**22 - 1
+    returncode = 0
+
+    def wait(self) -> int:
+        return 0
+
+
+class FakeChild:
+    """A worker in threads of this process."""
+
+    def __init__(self) -> None:
+        self.process = FakeProcess()
+        self.pid = self.process.pid
+        self.end_of: WorkerEnd | None = None
+        self.is_ended = False
+
+    def release(self) -> None:
+        return
+
+    def end(self) -> None:
+        self.is_ended = True
+
+    def how_it_ended(self) -> str:
+        return "exit code 0"
+
+
+Opened = Callable[[WorkerEnd], None]
+
+
+def is_ready(end: WorkerEnd) -> None:
+    """Opens at once and doubles its inputs."""
+    end.say_ready()
+    end.serve_in_thread()
+
+
+class FakeWorkers:
+    """Starts workers that do what the next step says; without steps they are ready at once."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+        self.steps: list[Opened] = []
+        self.children: list[FakeChild] = []
+        self.workers: list[Worker] = []
+
+    def prepare(self, *, is_background: bool) -> FakeChild:  # noqa: ARG002
+        self.children.append(FakeChild())
+        return self.children[-1]
+
+    def start(
+        self, lane: Lane, serve: Serve, child: FakeChild, on_lost: Callable[[Worker], None]
+    ) -> Worker:
+        worker = Worker(cast(Child, child), serve, on_lost)
+        ours, end = self.rig.stream()
+        deployment = Deployment(
+            epoch=serve.epoch,
+            subgraphs=serve.subgraphs,
+            instances=1,
+            pinned_cores=(),
+            inputs=serve.inputs,
+            outputs=serve.outputs,
+            warm_shapes=(),
+        )
+        worker.station = self.rig.datapath.attach(lane, deployment, ours, worker)
+        end.take_deployment()
+        self.workers.append(worker)
+        (self.steps.pop(0) if self.steps else is_ready)(end)
+        return worker
+
+
+class Models:
+    """A controller with all it needs."""
+
+    def __init__(self, rig: Rig, folder: Path, executor: ThreadPoolExecutor) -> None:
+        self.rig = rig
+        settings = Settings(socket=rig.path, state=folder, cache=folder / "cache")
+        self.stores = Stores(settings)
+        self.workers = FakeWorkers(rig)
+        self.controller = Controller(
+            settings,
+            self.stores,
+            1,
+            cast(DataPath, rig.datapath),
+            cast(Workers, self.workers),
+            executor,
+        )
+
+    def infer(self, model: str) -> np.ndarray:
+        client = self.rig.client()
+        client.infer("r", model=model)
+        try:
+            return client.y()
+        finally:
+            client.close()
+
+
+@pytest.fixture
+def models() -> Iterator[Models]:
+    folder = Path(tempfile.mkdtemp(prefix="edge-agent-"))
+    with Rig() as rig, ThreadPoolExecutor(4) as executor:
+        made = Models(rig, folder, executor)
+        yield made
+        # Plans are made by processes of their own, which these tests do not wait for.
+        made.controller.stop()
+        for loaded in made.controller.all_loaded():
+            made.controller.unload(loaded.record.name)
+        wait_until(
+            lambda: not any(t.name.startswith("build-") for t in threading.enumerate()),
+            "all builders have ended",
+        )
+    shutil.rmtree(folder)
+
+
+def test_a_model_serves_from_its_load_to_its_unload(models: Models, tmp_path: Path) -> None:
+    loaded = models.controller.load(load(write(tmp_path / "m.onnx")))
+    np.testing.assert_array_equal(models.infer("m"), X * 2)
+    assert models.stores.models.ids() == (loaded.record.model,)
+    assert models.controller.loaded("m") is loaded
+    models.controller.unload("m")
+    assert models.stores.models.ids() == ()
+    assert models.stores.registry.load()[0] == ()
+    with pytest.raises(UnknownModel, match='"m" is not loaded; loaded: none'):
+        models.controller.loaded("m")
+
+
+def test_a_model_that_cannot_be_opened_leaves_nothing(models: Models, tmp_path: Path) -> None:
+    def refuse(end: WorkerEnd) -> None:
+        end.send(RunError(end.epoch, -1, "runtime-unavailable", "no such operator"))
+
+    models.workers.steps = [refuse]
+    with pytest.raises(RuntimeUnavailable, match="no such operator"):
+        models.controller.load(load(write(tmp_path / "m.onnx")))
+    assert models.stores.models.ids() == ()
+    assert models.controller.all_loaded() == []
+    assert all(child.is_ended for child in models.workers.children)
+
+
+def test_a_worker_that_dies_while_it_opens_a_model_refuses_it(
+    models: Models, tmp_path: Path
+) -> None:
+    models.workers.steps = [WorkerEnd.close]
+    with pytest.raises(ModelRefused, match="died while it opened the model"):
+        models.controller.load(load(write(tmp_path / "m.onnx")))
+    assert models.stores.models.ids() == ()
+
+
+def test_a_model_that_is_refused_does_not_take_another_one_with_it_that_is_being_loaded(
+    models: Models, tmp_path: Path
+) -> None:
+    is_opening, may_open = threading.Event(), threading.Event()
+
+    def open_late(end: WorkerEnd) -> None:
+        is_opening.set()
+        may_open.wait(20.0)
+        is_ready(end)
+
+    models.workers.steps = [open_late]
+    wrong = tmp_path / "wrong.onnx"
+    wrong.write_bytes(b"no model")
+    with ThreadPoolExecutor(1) as pool:
+        loading = pool.submit(models.controller.load, load(write(tmp_path / "m.onnx")))
+        assert is_opening.wait(20.0)
+        with pytest.raises(ModelRefused):
+            models.controller.load(load(wrong))
+        may_open.set()
+        loaded = loading.result()
+    assert models.stores.models.ids() == (loaded.record.model,)
+    np.testing.assert_array_equal(models.infer("m"), X * 2)
+
+
+def test_a_new_version_takes_the_name_and_the_old_one_is_removed(
+    models: Models, tmp_path: Path
+) -> None:
+    old = models.controller.load(load(write(tmp_path / "a.onnx"), "m"))
+    new = models.controller.load(load(write(tmp_path / "b.onnx", "Neg"), "m"))
+    assert models.controller.loaded("m") is new
+    assert models.stores.models.ids() == (new.record.model,)
+    assert old.is_gone.is_set()
+    np.testing.assert_array_equal(models.infer("m"), X * 2)
+
+
+def test_a_worker_that_dies_is_replaced(models: Models, tmp_path: Path) -> None:
+    ends: list[WorkerEnd] = []
+
+    def die_with_the_first_request(end: WorkerEnd) -> None:
+        end.say_ready()
+        ends.append(end)
+
+    models.workers.steps = [die_with_the_first_request]
+    loaded = models.controller.load(load(write(tmp_path / "m.onnx")))
+    client = models.rig.client()
+    client.infer()
+    ends[0].take()
+    ends[0].close()
+    np.testing.assert_array_equal(client.y(), X * 2)
+    wait_until(lambda: loaded.lane.restarts == 1, "the restart is counted")
+    assert loaded.worker is models.workers.workers[-1]
+
+
+def test_a_worker_that_dies_between_being_ready_and_serving_is_replaced(
+    models: Models, tmp_path: Path
+) -> None:
+    def die(end: WorkerEnd) -> None:
+        end.say_ready()
+        end.close()
+        attached = models.workers.workers[-1].station
+        wait_until(
+            lambda: models.rig.counters["workers lost"] == 1, f"{attached.epoch} is known dead"
+        )
+
+    models.workers.steps = [die]
+    models.controller.load(load(write(tmp_path / "m.onnx")))
+    np.testing.assert_array_equal(models.infer("m"), X * 2)
+
+
+def test_a_worker_reported_dead_after_its_model_was_unloaded_is_not_replaced(
+    models: Models, tmp_path: Path
+) -> None:
+    loaded = models.controller.load(load(write(tmp_path / "m.onnx")))
+    worker = models.workers.workers[0]
+    lock = models.controller._name_lock("m")
+    with ThreadPoolExecutor(1) as pool, lock:
+        # It is looked up while the model is there, and waits for what is done to the model.
+        reporting = pool.submit(models.controller._worker_lost, worker)
+        wait_until(lambda: reporting.running(), "the death is reported")
+        models.controller.unload("m")
+        started = len(models.workers.workers)
+        assert loaded.is_gone.is_set()
+    reporting.result(10.0)
+    assert len(models.workers.workers) == started

@@ -1,0 +1,204 @@
+"""The command line: arguments, exit codes, and where things are printed."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from edge_agent import __version__
+from edge_agent.cli.main import EXIT_CODES, main
+from edge_agent.errors import (
+    Busy,
+    DeadlineExceeded,
+    EdgeAgentError,
+    InputMismatch,
+    ModelQuarantined,
+    ModelRefused,
+    ProtocolError,
+    RunFailed,
+    StorageError,
+    UnknownModel,
+)
+from edge_agent.wire.messages import Models
+from tests.fake_agent import Asked, FakeAgent, state
+
+COMMANDS = ("serve", "load", "unload", "models", "status", "devices", "replan", "plan", "infer")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["lode"],
+        ["load"],
+        ["load", "a.onnx", "b.onnx"],
+        ["load", "a.onnx", "--target", "speed"],
+        ["load", "a.onnx", "--threads", "many"],
+        ["infer"],
+        ["infer", "m", "--repeat", "x"],
+        ["plan"],
+        ["serve", "--max-requests", "0"],
+        ["serve", "--max-requests", "-3"],
+        ["serve", "--max-requests", "lots"],
+        ["serve", "--log-level", "loud"],
+        ["models", "--no-such-option"],
+    ],
+)
+def test_a_wrong_command_line_ends_with_2_and_a_usage(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("usage: edge-agent")
+
+
+def test_a_count_that_is_none_is_told_what_was_got(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve", "--max-requests", "lots"])
+    assert "got lots, want a whole number of at least 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_and_the_shared_options(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([command, "--help"])
+    assert end.value.code == 0
+    shown = capsys.readouterr().out
+    assert all(option in shown for option in ("--socket", "--config", "--json"))
+
+
+def test_the_help_lists_every_command_and_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    shown = capsys.readouterr().out
+    assert all(command in shown for command in COMMANDS)
+    assert EXIT_CODES in shown
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out == f"edge-agent {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["load", "m.onnx", "--threads", "0"], "--threads: got 0, want 1 to 4096"),
+        (["load", "m.onnx", "--threads", "9999"], "--threads: got 9999"),
+        (["load", "m.onnx", "--shape", "x"], "--shape x: want INPUT=SIZExSIZE"),
+        (["load", "m.onnx", "--shape", "x=1xB"], "--shape x=1xB: want"),
+        (["load", "m.onnx", "--shape", "x=1x-3"], "--shape x=1x-3: want"),
+        (["load", "m.onnx", "--shape", "=1x3"], "--shape =1x3: want"),
+        (["infer", "m", "--repeat", "0"], "--repeat: got 0, want at least 1"),
+        (["infer", "m", "--seed", "-1"], "--seed: got -1, want at least 0"),
+        (["infer", "m", "--input", "x"], "--input x: want NAME=FILE.npy"),
+        (["infer", "m", "--input", "=x.npy"], "want NAME=FILE.npy"),
+        (["infer", "m", "--input", "x="], "want NAME=FILE.npy"),
+        (["infer", "m", "--input", "x=/no/such.npy"], "cannot read /no/such.npy: No such file"),
+        (["infer", "m", "--input", "x=/"], "cannot read /: Is a directory"),
+    ],
+)
+def test_a_wrong_option_ends_with_2_and_says_what_was_got(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with FakeAgent() as agent:
+        assert main([*arguments, "--socket", str(agent.path)]) == 2
+        assert agent.asked == []
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith(f"edge-agent {arguments[0]}: ")
+    assert says in shown.err
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code"),
+    [
+        (EdgeAgentError("x"), 1),
+        (InputMismatch("x"), 2),
+        (UnknownModel("x"), 3),
+        (ModelRefused("x"), 4),
+        (ModelQuarantined("x"), 5),
+        (Busy("x"), 6),
+        (DeadlineExceeded("x"), 7),
+        (RunFailed("x"), 11),
+        (StorageError("x"), 12),
+        (ProtocolError("x"), 13),
+    ],
+)
+def test_an_error_of_the_agent_is_shown_and_gives_its_exit_code(
+    error: EdgeAgentError, exit_code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with FakeAgent(lambda asked: asked.fail(error)) as agent:
+        assert main(["unload", "m", "--socket", str(agent.path)]) == exit_code
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("", "edge-agent unload: x\n")
+
+
+def test_without_an_agent_the_exit_code_is_8(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["models", "--socket", str(tmp_path / "a.sock")]) == 8
+    assert "start one with `edge-agent serve`" in capsys.readouterr().err
+
+
+def test_a_socket_path_that_is_too_long_is_the_users_mistake(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["models", "--socket", "/" + "x" * 200]) == 2
+    assert "want at most 107" in capsys.readouterr().err
+
+
+def test_a_config_file_that_does_not_exist_is_the_users_mistake(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["models", "--config", str(tmp_path / "none.toml")]) == 2
+    assert "none.toml: no such config file" in capsys.readouterr().err
+
+
+def test_a_path_that_is_no_unicode_is_the_users_mistake(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with FakeAgent() as agent:
+        assert main(["load", "caf\udce9.onnx", "--socket", str(agent.path)]) == 2
+        assert agent.asked == []
+    assert "valid UTF-8" in capsys.readouterr().err
+
+
+def test_interrupting_ends_with_130(capsys: pytest.CaptureFixture[str]) -> None:
+    main_thread = threading.main_thread().ident
+    assert main_thread is not None
+    with FakeAgent(lambda _: signal.pthread_kill(main_thread, signal.SIGINT)) as agent:
+        assert main(["models", "--socket", str(agent.path)]) == 130
+    assert capsys.readouterr().err == "edge-agent models: interrupted\n"
+
+
+@pytest.mark.parametrize("count", [0, 1, 300])
+def test_output_that_nobody_reads_is_no_traceback(count: int) -> None:
+    is_closed = threading.Event()
+
+    def answer(asked: Asked) -> None:
+        is_closed.wait(20.0)
+        asked.answer(Models(tuple(state(f"m{n}", source="/x" * 500) for n in range(count))))
+
+    with FakeAgent(answer) as agent:
+        command = [sys.executable, "-m", "edge_agent.cli", "models", "--socket", str(agent.path)]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            process.stdout.close()
+            is_closed.set()
+            shown = process.stderr.read()
+            assert (process.wait(20), shown) == (1, "")

@@ -1,0 +1,370 @@
+"""The Client against a made-up agent: what it sends, repeats, waits for and gives up."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edge_agent import clock
+from edge_agent.client import Client
+from edge_agent.errors import (
+    AgentUnavailable,
+    BadRequest,
+    Busy,
+    DeadlineExceeded,
+    InputMismatch,
+    ModelQuarantined,
+    ProtocolError,
+    RunFailed,
+    UnknownModel,
+)
+from edge_agent.plans import Target
+from edge_agent.wire.frames import pack_prefix
+from edge_agent.wire.messages import Done, Failure, Load, Models, Replan, Unload
+from tests.fake_agent import Asked, FakeAgent, doubles, state
+
+X = np.array([[1.0, 2.0]], np.float32)
+
+
+def wait_until(is_so: Callable[[], object], what: str) -> None:
+    until_s = clock.monotonic_s() + 10.0
+    while not is_so():
+        assert clock.monotonic_s() < until_s, f"never: {what}"
+        clock.sleep_s(0.002)
+
+
+class Script:
+    """Answers one message after the other as told, then well."""
+
+    def __init__(self, *steps: Callable[[Asked], None]) -> None:
+        self._steps = list(steps)
+
+    def __call__(self, asked: Asked) -> None:
+        (self._steps.pop(0) if self._steps else doubles)(asked)
+
+
+def test_outputs_come_by_name_and_requests_are_told_apart() -> None:
+    with FakeAgent() as agent, Client(agent.path) as client:
+        for number in range(3):
+            got = client.infer("m", {"x": X + number})
+            assert list(got) == ["y"]
+            np.testing.assert_array_equal(got["y"], (X + number) * 2)
+        assert len({asked.infer.request for asked in agent.asked}) == 3
+        assert agent.connections == 1
+
+
+def test_a_request_carries_what_the_caller_said() -> None:
+    with FakeAgent() as agent, Client(agent.path) as client:
+        client.infer("m", {"x": X}, ["y"], deadline_s=30.0)
+        client.infer("m", {"x": X}, deadline_s=None)
+        first, second = (asked.infer for asked in agent.asked)
+        assert (first.model, first.outputs) == ("m", ("y",))
+        assert first.deadline_s is not None
+        assert 29.0 < first.deadline_s <= 30.0
+        assert (second.outputs, second.deadline_s) == (None, None)
+
+
+def test_lists_and_scalars_are_inputs_too() -> None:
+    with FakeAgent() as agent, Client(agent.path) as client:
+        client.infer("m", {"x": [[1.0, 2.0]]})
+        client.infer("m", {"x": 3})
+        heads = [asked.infer.tensors[0] for asked in agent.asked]
+        assert [(h.element_type, h.shape) for h in heads] == [("float64", (1, 2)), ("int64", ())]
+
+
+def test_an_input_that_cannot_be_sent_is_refused_before_anything_is() -> None:
+    with FakeAgent() as agent, Client(agent.path) as client:
+        with pytest.raises(InputMismatch, match='tensor "x"'):
+            client.infer("m", {"x": ["text"]})
+        with pytest.raises(BadRequest, match="valid UTF-8"):
+            client.infer("caf\udce9", {"x": X})
+        assert agent.asked == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UnknownModel('model "m" is not loaded'),
+        Busy("try again later"),
+        RunFailed("it failed"),
+        ModelQuarantined("killed its worker"),
+        DeadlineExceeded("late"),
+    ],
+)
+def test_an_error_of_the_agent_is_raised_as_itself_and_not_repeated(error: Exception) -> None:
+    with FakeAgent(Script(lambda asked: asked.fail(error))) as agent:  # type: ignore[arg-type]
+        with Client(agent.path) as client:
+            with pytest.raises(type(error), match=str(error)):
+                client.infer("m", {"x": X})
+            assert len(agent.asked) == 1
+            client.infer("m", {"x": X})
+        assert agent.connections == 1
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        lambda asked: asked.answer_bytes(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
+        lambda asked: asked.answer_bytes(pack_prefix(3, 0) + b"\xc1\xc1\xc1"),
+        lambda asked: asked.result({"y": X}, "another request"),
+        lambda asked: asked.answer(Done("what?")),
+        lambda asked: asked.answer(asked.message),
+        lambda asked: asked.answer(Failure(None, "protocol", "message not understood")),
+    ],
+)
+def test_an_answer_that_is_none_is_a_protocol_error(nonsense: Callable[[Asked], None]) -> None:
+    with FakeAgent(Script(nonsense)) as agent, Client(agent.path) as client:
+        with pytest.raises(ProtocolError):
+            client.infer("m", {"x": X})
+
+
+def test_threads_share_a_client_without_mixing_answers() -> None:
+    with FakeAgent() as agent, Client(agent.path) as client, ThreadPoolExecutor(8) as pool:
+
+        def ask(number: int) -> None:
+            got = client.infer("m", {"x": X * number})
+            np.testing.assert_array_equal(got["y"], X * number * 2)
+
+        list(pool.map(ask, range(200)))
+        assert agent.connections <= 8
+        assert len({asked.infer.request for asked in agent.asked}) == 200
+
+
+# ---- an agent that goes away
+
+
+def test_a_request_cut_off_is_sent_again_under_its_id_with_what_is_left_of_its_time() -> None:
+    with FakeAgent(Script(Asked.hang_up)) as agent, Client(agent.path) as client:
+        got = client.infer("m", {"x": X}, deadline_s=20.0)
+        np.testing.assert_array_equal(got["y"], X * 2)
+        first, second = (asked.infer for asked in agent.asked)
+        assert first.request == second.request
+        assert first.deadline_s is not None
+        assert second.deadline_s is not None
+        assert second.deadline_s < first.deadline_s
+
+
+def test_an_answer_cut_off_in_the_middle_is_asked_for_again() -> None:
+    def half(asked: Asked) -> None:
+        asked.answer_bytes(pack_prefix(50, 8) + b"\x83")
+        asked.hang_up()
+
+    with FakeAgent(Script(half)) as agent, Client(agent.path) as client:
+        np.testing.assert_array_equal(client.infer("m", {"x": X})["y"], X * 2)
+        assert len({asked.infer.request for asked in agent.asked}) == 1
+
+
+def test_a_client_waits_for_an_agent_that_starts_again() -> None:
+    with FakeAgent() as agent, Client(agent.path) as client, ThreadPoolExecutor(1) as pool:
+        client.infer("m", {"x": X})
+        agent.die()
+        waiting = pool.submit(client.infer, "m", {"x": X}, deadline_s=20.0)
+        agent.start()
+        np.testing.assert_array_equal(waiting.result()["y"], X * 2)
+
+
+def test_idle_connections_to_a_dead_agent_are_not_tried_one_by_one() -> None:
+    count = 40
+    with FakeAgent() as agent, Client(agent.path) as client, ThreadPoolExecutor(count) as pool:
+        together = threading.Barrier(count)
+
+        def wait_for_all(asked: Asked) -> None:
+            together.wait(10.0)
+            doubles(asked)
+
+        agent.on_asked = wait_for_all
+        list(pool.map(lambda _: client.infer("m", {"x": X}), range(count)))
+        assert agent.connections == count
+        agent.on_asked = doubles
+        agent.die()
+        agent.start()
+        # One by one, with a pause after each, they would take two seconds.
+        client.infer("m", {"x": X}, deadline_s=1.5)
+        assert agent.connections == count + 1
+
+
+def test_no_agent_at_all_is_told_at_once(tmp_path: Path) -> None:
+    with Client(tmp_path / "a.sock") as client:
+        started_s = clock.monotonic_s()
+        with pytest.raises(AgentUnavailable, match="edge-agent serve"):
+            client.infer("m", {"x": X}, deadline_s=60.0)
+        assert clock.monotonic_s() - started_s < 5.0
+
+
+def test_an_agent_that_does_not_come_back_is_given_up_at_the_deadline() -> None:
+    with FakeAgent() as agent, Client(agent.path) as client:
+        client.infer("m", {"x": X})
+        agent.die()
+        started_s = clock.monotonic_s()
+        with pytest.raises((AgentUnavailable, DeadlineExceeded)):
+            client.infer("m", {"x": X}, deadline_s=0.2)
+        assert 0.1 < clock.monotonic_s() - started_s < 5.0
+        agent.start()
+
+
+def test_an_agent_that_hangs_up_on_every_request_is_not_asked_in_a_tight_loop() -> None:
+    with FakeAgent(Asked.hang_up) as agent, Client(agent.path) as client:
+        with pytest.raises((AgentUnavailable, DeadlineExceeded)):
+            client.infer("m", {"x": X}, deadline_s=0.3)
+        assert 2 <= len(agent.asked) <= 7
+
+
+def test_a_question_finds_the_agent_that_has_started_again() -> None:
+    with FakeAgent() as agent, Client(agent.path) as client:
+        client.infer("m", {"x": X})
+        agent.die()
+        agent.start()
+        assert client.model("m").name == "m"
+
+
+def test_a_question_cut_off_is_told_and_not_repeated() -> None:
+    with FakeAgent(Script(Asked.hang_up)) as agent, Client(agent.path) as client:
+        with pytest.raises(AgentUnavailable, match="ended before it answered"):
+            client.unload("m")
+        assert [asked.message for asked in agent.asked] == [Unload("m")]
+
+
+# ---- deadlines
+
+
+@pytest.mark.parametrize("deadline_s", [0.0, -1.0, -math.inf])
+def test_a_deadline_already_past_sends_nothing(deadline_s: float) -> None:
+    with FakeAgent() as agent, Client(agent.path) as client:
+        with pytest.raises(DeadlineExceeded, match="already past"):
+            client.infer("m", {"x": X}, deadline_s=deadline_s)
+        assert agent.asked == []
+
+
+@pytest.mark.parametrize("deadline_s", [math.nan, math.inf, 1e9])
+def test_a_deadline_that_is_none_is_refused(deadline_s: float) -> None:
+    with FakeAgent() as agent, Client(agent.path) as client:
+        with pytest.raises(BadRequest, match="want at most 1000000 seconds, or None"):
+            client.infer("m", {"x": X}, deadline_s=deadline_s)
+
+
+def test_a_deadline_that_passes_while_waiting_ends_the_wait_and_its_connection() -> None:
+    answered = threading.Event()
+
+    def late(asked: Asked) -> None:
+        answered.wait(10.0)
+        doubles(asked)
+
+    with FakeAgent(Script(late)) as agent, Client(agent.path) as client:
+        with pytest.raises(DeadlineExceeded):
+            client.infer("m", {"x": X}, deadline_s=0.05)
+        answered.set()
+        # The late answer must not be taken for that of the next request.
+        np.testing.assert_array_equal(client.infer("m", {"x": X * 5})["y"], X * 10)
+        assert agent.connections == 2
+
+
+def test_a_deadline_that_passes_while_sending_ends_the_request() -> None:
+    blocked = threading.Event()
+
+    with FakeAgent(lambda _: None) as agent, Client(agent.path) as client:
+        # An agent that is busy with the first message reads no further.
+        agent.on_asked = lambda _: blocked.wait(10.0) and None
+        with pytest.raises(DeadlineExceeded):
+            client.infer("m", {"x": np.zeros((8 << 20, 2), np.float32)}, deadline_s=0.0005)
+        blocked.set()
+
+
+# ---- closing
+
+
+def test_a_closed_client_says_so_and_leaves_no_connection() -> None:
+    with FakeAgent() as agent:
+        client = Client(agent.path)
+        client.infer("m", {"x": X})
+        client.close()
+        client.close()
+        with pytest.raises(BadRequest, match="closed"):
+            client.infer("m", {"x": X})
+        with pytest.raises(BadRequest, match="closed"):
+            client.models()
+
+
+def test_a_request_under_way_when_its_client_is_closed_is_still_answered() -> None:
+    go_on = threading.Event()
+
+    def wait(asked: Asked) -> None:
+        go_on.wait(10.0)
+        doubles(asked)
+
+    with FakeAgent(wait) as agent, ThreadPoolExecutor(1) as pool:
+        client = Client(agent.path)
+        waiting = pool.submit(client.infer, "m", {"x": X})
+        wait_until(lambda: agent.asked, "the request is sent")
+        client.close()
+        go_on.set()
+        np.testing.assert_array_equal(waiting.result()["y"], X * 2)
+
+
+def test_closing_ends_the_wait_for_an_agent_that_is_gone() -> None:
+    with FakeAgent() as agent, ThreadPoolExecutor(1) as pool:
+        client = Client(agent.path)
+        client.infer("m", {"x": X})
+        agent.die()
+        waiting = pool.submit(client.infer, "m", {"x": X}, deadline_s=None)
+        client.close()
+        with pytest.raises(BadRequest, match="closed"):
+            waiting.result()
+        agent.start()
+
+
+# ---- models
+
+
+def test_load_sends_an_absolute_path_and_checks_the_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = Script(lambda asked: asked.answer(Models((state(),))))
+    with FakeAgent(script) as agent, Client(agent.path) as client:
+        got = client.load("m.onnx", "m", target="throughput", threads=2, shapes={"x": (1, 2)})
+        assert got == state()
+        (asked,) = agent.asked
+        assert isinstance(asked.message, Load)
+        assert asked.message.path == str(tmp_path / "m.onnx")
+        assert (asked.message.target, asked.message.threads) == (Target.THROUGHPUT, 2)
+        assert asked.message.shapes == (("x", (1, 2)),)
+        with pytest.raises(BadRequest, match='got "speed", want one of latency, throughput'):
+            client.load("m.onnx", target="speed")
+        assert len(agent.asked) == 1
+
+
+def test_waiting_asks_until_the_plan_is_made() -> None:
+    def says(**changes: object) -> Callable[[Asked], None]:
+        return lambda asked: asked.answer(Models((state(**changes),)))  # type: ignore[arg-type]
+
+    script = Script(says(planning="working"), says(planning="working"), says(planning="done"))
+    with FakeAgent(script) as agent, Client(agent.path) as client:
+        assert client.replan("m", wait=True).planning == "done"
+        assert agent.asked[0].message == Replan("m")
+        assert len(agent.asked) == 3
+
+
+def test_waiting_ends_with_a_failed_plan_a_quarantine_or_a_timeout() -> None:
+    states = [state(planning="failed"), state(state="quarantined", planning="working")]
+    for shown in states:
+        with FakeAgent(lambda asked, s=shown: asked.answer(Models((s,)))) as agent:  # type: ignore[misc]
+            with Client(agent.path) as client:
+                assert client.wait("m") == shown
+    working = Models((state(planning="working", progress="measuring"),))
+    with FakeAgent(lambda asked: asked.answer(working)) as agent, Client(agent.path) as client:
+        with pytest.raises(DeadlineExceeded, match="measuring"):
+            client.wait("m", timeout_s=0.0)
+        with pytest.raises(UnknownModel, match='"z" is not loaded; loaded: m'):
+            client.wait("z")
+
+
+def test_the_wrong_answer_to_a_question_is_a_protocol_error() -> None:
+    with FakeAgent(lambda asked: asked.answer(Done("?"))) as agent, Client(agent.path) as client:
+        with pytest.raises(ProtocolError, match="got Done, want Models"):
+            client.models()
