@@ -16,9 +16,7 @@ from edge_agent import clock
 from models.fetch import cached, default_cache
 
 # How long an example takes depends on what else runs on the machine.
-settings.register_profile(
-    "edge-agent", deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+settings.register_profile("edge-agent", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("edge-agent")
 
 SETTLE_S = 2.0

@@ -26,7 +26,7 @@ from edge_agent.errors import (
 )
 from edge_agent.plans import Target
 from edge_agent.wire.frames import pack_prefix
-from edge_agent.wire.messages import Done, Failure, Load, Models, Replan, Unload
+from edge_agent.wire.messages import Done, Failure, Load, Models, ModelState, Replan, Unload
 from tests.fake_agent import Asked, FakeAgent, doubles, state
 
 X = np.array([[1.0, 2.0]], np.float32)
@@ -119,9 +119,12 @@ def test_an_error_of_the_agent_is_raised_as_itself_and_not_repeated(error: Excep
     ],
 )
 def test_an_answer_that_is_none_is_a_protocol_error(nonsense: Callable[[Asked], None]) -> None:
-    with FakeAgent(Script(nonsense)) as agent, Client(agent.path) as client:
-        with pytest.raises(ProtocolError):
-            client.infer("m", {"x": X})
+    with (
+        FakeAgent(Script(nonsense)) as agent,
+        Client(agent.path) as client,
+        pytest.raises(ProtocolError),
+    ):
+        client.infer("m", {"x": X})
 
 
 def test_threads_share_a_client_without_mixing_answers() -> None:
@@ -243,9 +246,9 @@ def test_a_deadline_already_past_sends_nothing(deadline_s: float) -> None:
 
 @pytest.mark.parametrize("deadline_s", [math.nan, math.inf, 1e9])
 def test_a_deadline_that_is_none_is_refused(deadline_s: float) -> None:
-    with FakeAgent() as agent, Client(agent.path) as client:
-        with pytest.raises(BadRequest, match="want at most 1000000 seconds, or None"):
-            client.infer("m", {"x": X}, deadline_s=deadline_s)
+    refused = pytest.raises(BadRequest, match="want at most 1000000 seconds, or None")
+    with FakeAgent() as agent, Client(agent.path) as client, refused:
+        client.infer("m", {"x": X}, deadline_s=deadline_s)
 
 
 def test_a_deadline_that_passes_while_waiting_ends_the_wait_and_its_connection() -> None:
@@ -339,11 +342,13 @@ def test_load_sends_an_absolute_path_and_checks_the_target(
         assert len(agent.asked) == 1
 
 
-def test_waiting_asks_until_the_plan_is_made() -> None:
-    def says(**changes: object) -> Callable[[Asked], None]:
-        return lambda asked: asked.answer(Models((state(**changes),)))  # type: ignore[arg-type]
+def says(shown: ModelState) -> Callable[[Asked], None]:
+    return lambda asked: asked.answer(Models((shown,)))
 
-    script = Script(says(planning="working"), says(planning="working"), says(planning="done"))
+
+def test_waiting_asks_until_the_plan_is_made() -> None:
+    working = says(state(planning="working"))
+    script = Script(working, working, says(state()))
     with FakeAgent(script) as agent, Client(agent.path) as client:
         assert client.replan("m", wait=True).planning == "done"
         assert agent.asked[0].message == Replan("m")
@@ -353,11 +358,10 @@ def test_waiting_asks_until_the_plan_is_made() -> None:
 def test_waiting_ends_with_a_failed_plan_a_quarantine_or_a_timeout() -> None:
     states = [state(planning="failed"), state(state="quarantined", planning="working")]
     for shown in states:
-        with FakeAgent(lambda asked, s=shown: asked.answer(Models((s,)))) as agent:  # type: ignore[misc]
-            with Client(agent.path) as client:
-                assert client.wait("m") == shown
-    working = Models((state(planning="working", progress="measuring"),))
-    with FakeAgent(lambda asked: asked.answer(working)) as agent, Client(agent.path) as client:
+        with FakeAgent(says(shown)) as agent, Client(agent.path) as client:
+            assert client.wait("m") == shown
+    working = state(planning="working", progress="measuring")
+    with FakeAgent(says(working)) as agent, Client(agent.path) as client:
         with pytest.raises(DeadlineExceeded, match="measuring"):
             client.wait("m", timeout_s=0.0)
         with pytest.raises(UnknownModel, match='"z" is not loaded; loaded: m'):
@@ -365,6 +369,9 @@ def test_waiting_ends_with_a_failed_plan_a_quarantine_or_a_timeout() -> None:
 
 
 def test_the_wrong_answer_to_a_question_is_a_protocol_error() -> None:
-    with FakeAgent(lambda asked: asked.answer(Done("?"))) as agent, Client(agent.path) as client:
-        with pytest.raises(ProtocolError, match="got Done, want Models"):
-            client.models()
+    with (
+        FakeAgent(lambda asked: asked.answer(Done("?"))) as agent,
+        Client(agent.path) as client,
+        pytest.raises(ProtocolError, match="got Done, want Models"),
+    ):
+        client.models()

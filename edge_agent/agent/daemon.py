@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
+import select
 import signal
 import sys
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -66,19 +67,31 @@ def serve(settings: Settings, on_ready: Callable[[], None]) -> None:
         AlreadyRunning: another agent owns the socket or the state folder.
         StorageError: the state folder cannot be used.
     """
-    told = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: told.set())
+    told_fd = _told_to_stop_fd()
     locks = _claim(settings)
     try:
         _nothing_answers_at(settings.socket)
-        _run(settings, on_ready, told)
+        _run(settings, on_ready, told_fd)
     finally:
         for lock in locks:
             lock.release()
 
 
-def _run(settings: Settings, on_ready: Callable[[], None], told: threading.Event) -> None:
+def _told_to_stop_fd() -> int:
+    """A descriptor that becomes readable with SIGTERM or SIGINT.
+
+    Waiting for a lock that a handler releases may sleep on for ever: a handler in Python runs only
+    when the main thread does, and the kernel may interrupt any thread, or that one just before it
+    sleeps.
+    """
+    told_fd, signals_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(signals_fd, warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    return told_fd
+
+
+def _run(settings: Settings, on_ready: Callable[[], None], told_fd: int) -> None:
     sys.setswitchinterval(SWITCH_S)
     stores = Stores(settings)
     stores.sweep()
@@ -105,7 +118,7 @@ def _run(settings: Settings, on_ready: Callable[[], None], told: threading.Event
     controller.open_restored()
     executor.submit(_probe, settings, device)
     on_ready()
-    told.wait()
+    select.select([told_fd], [], [])
     log.info("stopping: answering what is in flight")
     controller.stop()
     datapath.stop(STOP_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -88,7 +89,7 @@ def configuration(layout: Layout = Layout.BLOCKED, **changes: int) -> Configurat
 
 def plan(workshop: Workshop, *cuts: int, layout: Layout = Layout.BLOCKED) -> CandidatePlan:
     bounds = [0, *cuts, len(workshop.summary.segments)]
-    ranges = [SegmentRange(start=a, stop=b) for a, b in zip(bounds, bounds[1:], strict=False)]
+    ranges = [SegmentRange(start=a, stop=b) for a, b in pairwise(bounds)]
     return CandidatePlan(
         subgraphs=tuple(
             ChosenSubgraph(

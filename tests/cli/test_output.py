@@ -291,8 +291,9 @@ def test_infer_as_json_takes_every_type(dtype: str, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"no array", b"PK\x03\x04 no archive", b"\x93NUMPY\x01\x00\xff\xff", b"\x80\x04N."]
-)  # fmt: skip
+    "content",
+    [b"", b"no array", b"PK\x03\x04 no archive", b"\x93NUMPY\x01\x00\xff\xff", b"\x80\x04N."],
+)
 def test_a_file_that_is_no_array_is_the_users_mistake(
     content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -33,6 +33,14 @@ def wait_until(is_so: Callable[[], Any], what: str, timeout_s: float = 20.0) -> 
     return found
 
 
+def has_ended(process: psutil.Process) -> bool:
+    """Whether it runs no more; its new parent may take its time to notice."""
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """Where an agent keeps its things."""
@@ -143,12 +151,13 @@ class RunningAgent:
         """See `run_command`."""
         return run_command(self.place, *arguments)
 
-    def children(self, module: str = "edge_agent") -> list[psutil.Process]:
-        """Its living child processes that run a module."""
+    def children(self, module: str = "edge_agent.") -> list[psutil.Process]:
+        """Its living child processes that run a module whose name begins so."""
         found = []
         for child in psutil.Process(self.pid).children(recursive=True):
             try:
-                if module in child.cmdline() and child.status() != psutil.STATUS_ZOMBIE:
+                is_one = any(part.startswith(module) for part in child.cmdline())
+                if is_one and not has_ended(child):
                     found.append(child)
             except psutil.NoSuchProcess:
                 continue
@@ -170,8 +179,7 @@ class RunningAgent:
         self.process.kill()
         self.process.wait()
         _resume(children)
-        _, living = psutil.wait_procs(children, END_S)
-        assert not living, f"outlived their agent: {living}"
+        wait_until(lambda: all(map(has_ended, children)), f"they outlive their agent: {children}")
         self.end()
 
     def end(self) -> None:
@@ -189,7 +197,7 @@ class RunningAgent:
         for child in children:
             with suppress(psutil.NoSuchProcess):
                 child.kill()
-        psutil.wait_procs(children, END_S)
+        wait_until(lambda: all(map(has_ended, children)), f"the end of {children}", END_S)
         if self.process.stdout is not None:
             self.process.stdout.close()
 
@@ -213,3 +221,14 @@ def stopped(pid: int) -> Iterator[psutil.Process]:
         yield process
     finally:
         _resume([process] if process.is_running() else [])
+
+
+def worker_pid(client: Client, model: str) -> int:
+    """The process that serves a model, as soon as there is one that does."""
+
+    def serving() -> int | None:
+        state = client.model(model)
+        return state.worker_pid if state.state == "serving" else None
+
+    found: int = wait_until(serving, f"{model} is served")
+    return found

@@ -125,7 +125,8 @@ def test_infer_makes_up_inputs_and_repeats(agent: RunningAgent) -> None:
     assert again["outputs"] == agent.command("infer", "net", "--random", "--json").json["outputs"]
 
 
-def test_a_model_is_replanned_and_unloaded_by_command(start: StartAgent, planned: Place) -> None:
+@pytest.mark.usefixtures("planned")
+def test_a_model_is_replanned_and_unloaded_by_command(start: StartAgent) -> None:
     agent = start()
     assert 'model "net" serving' in succeeded(agent.command("replan", "net", "--wait")).out
     unloaded = succeeded(agent.command("unload", "net"))

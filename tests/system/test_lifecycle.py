@@ -16,7 +16,7 @@ from edge_agent.errors import AgentUnavailable, AlreadyRunning, DeadlineExceeded
 from tests.system.conftest import MakePlace, StartAgent
 from tests.system.made_models import ITERATIONS_PER_S, adding, convolving, count, counting, image
 from tests.system.raw import RawConnection
-from tests.system.running import Place, run_command, wait_until
+from tests.system.running import Place, has_ended, run_command, wait_until
 
 STOP_S = 5.0
 
@@ -112,8 +112,13 @@ def test_told_to_stop_it_answers_what_is_in_flight_and_leaves_no_process(
         children = agent.children()
         assert agent.stop(number) < STOP_S
         assert asked.result()["total"] == 3 + ITERATIONS_PER_S
-    assert not any(child.is_running() for child in children)
+    assert all(map(has_ended, children))
     assert not place.socket.exists()
+
+
+def test_told_to_stop_the_moment_it_is_ready_it_stops(start: StartAgent) -> None:
+    for _ in range(4):
+        assert start().stop() < STOP_S
 
 
 def test_what_takes_longer_than_a_stop_may_take_ends_too(start: StartAgent, tmp_path: Path) -> None:

@@ -14,24 +14,12 @@ import pytest
 from edge_agent.client import Client
 from edge_agent.errors import ModelQuarantined
 from edge_agent.tensors import Arrays
-from edge_agent.wire.messages import ModelState
 from tests.system.conftest import StartAgent
-from tests.system.made_models import adding, convolving, count, counting, image, x
-from tests.system.running import Place, RunningAgent, stopped, wait_until
+from tests.system.made_models import convolving, count, counting, image, x
+from tests.system.running import Place, RunningAgent, stopped, wait_until, worker_pid
 
 CLIENTS = 4
 REQUESTS_EACH = 50
-
-
-def worker_pid(client: Client, model: str) -> int:
-    """The process that serves a model, as soon as there is one that does."""
-
-    def serving() -> int | None:
-        state = client.model(model)
-        return state.worker_pid if state.state == "serving" else None
-
-    found: int = wait_until(serving, f"{model} is served")
-    return found
 
 
 @contextmanager
@@ -57,8 +45,9 @@ def check_answers(answers: list[tuple[float, Future[Arrays]]], addend: float) ->
         assert np.array_equal(answer.result(30)["y"], x(first)["x"] + addend)
 
 
+@pytest.mark.usefixtures("planned")
 def test_a_killed_worker_costs_none_of_200_requests_from_four_clients(
-    start: StartAgent, planned: Place
+    start: StartAgent,
 ) -> None:
     agent = start()
     with agent.client() as client:
@@ -71,8 +60,9 @@ def test_a_killed_worker_costs_none_of_200_requests_from_four_clients(
         assert client.status().counters["workers lost"] == 1
 
 
+@pytest.mark.usefixtures("planned")
 def test_a_killed_agent_answers_after_its_restart_what_was_in_flight(
-    start: StartAgent, planned: Place
+    start: StartAgent,
 ) -> None:
     agent = start()
     with agent.client() as client:
@@ -121,48 +111,45 @@ def test_a_model_loaded_again_is_not_measured_again(start: StartAgent, planned: 
 
 
 def test_a_model_that_kills_its_worker_three_times_is_quarantined_and_others_go_on(
-    start: StartAgent, tmp_path: Path
+    start: StartAgent, planned: Place
 ) -> None:
     agent = start()
-    bad = counting(tmp_path / "bad.onnx")
+    bad = counting(planned.folder / "bad.onnx")
     with agent.client() as client, ThreadPoolExecutor(1) as pool:
-        client.load(bad, wait=True)
-        client.load(adding(tmp_path / "good.onnx"), wait=True)
+        client.load(bad)
         asked = pool.submit(client.infer, "bad", count(0, 10**12))
         wait_until(lambda: client.model("bad").in_flight, "the request is in flight")
+        pid = 0
         for _ in range(3):
-            pid = worker_pid(client, "bad")
+            pid = wait_until(lambda pid=pid: _pid_after(client, "bad", pid), "it is served again")
             psutil.Process(pid).kill()
-            wait_until(
-                lambda pid=pid: (
-                    client.model("bad").state == "quarantined"
-                    or client.model("bad").worker_pid != pid
-                ),
-                "the death is noticed",
-            )
         with pytest.raises(ModelQuarantined, match='"bad" killed its worker 3 times in a row'):
             asked.result(10)
         with pytest.raises(ModelQuarantined):
             client.infer("bad", count(0, 1))
-        assert client.infer("good", x(0.0))["y"].tolist() == [[1.0, 2.0, 3.0]]
-        assert _state(client, "good").restarts == 0
+        assert client.infer("add", x(0.0))["y"].tolist() == [[1.0, 2.0, 3.0]]
+        assert client.model("add").restarts == 0
 
+        entry = planned.state / "registry" / "bad.json"
+        wait_until(lambda: "killed its worker" in entry.read_text(), "it is on record")
         agent.kill()
-        again = start()
-        assert _state(client, "bad").state == "quarantined"
-        assert not [m for m in client.models() if m.name == "bad" and m.worker_pid]
+        start()
+        state = client.model("bad")
+        assert (state.state, state.worker_pid) == ("quarantined", None)
         client.unload("bad")
-        client.load(bad, wait=True)
+        client.load(bad)
         assert client.infer("bad", count(4, 5))["total"] == 9
-        assert again.pid == client.status().pid
 
 
-def _state(client: Client, name: str) -> ModelState:
-    return client.model(name)
+def _pid_after(client: Client, model: str, before: int) -> int | None:
+    """The process that serves a model, once it is another one."""
+    pid = worker_pid(client, model)
+    return pid if pid != before else None
 
 
+@pytest.mark.usefixtures("planned")
 def test_an_answer_between_deaths_keeps_a_model_from_quarantine(
-    start: StartAgent, planned: Place
+    start: StartAgent,
 ) -> None:
     with start().client() as client:
         for i in range(4):
@@ -180,7 +167,7 @@ def _kill_builder_of(agent: RunningAgent, is_time: Callable[[], bool]) -> None:
 def test_a_builder_that_is_killed_costs_the_plan_and_not_the_model(
     start: StartAgent, place: Place, tmp_path: Path
 ) -> None:
-    agent = start(config="[planning]\nprofile_s = 2\nverify_s = 0.5\n")
+    agent = start(config="[planning]\nprofile_s = 0.5\nverify_s = 0.2\n")
     with agent.client() as client:
         client.devices()
         client.load(convolving(tmp_path / "net.onnx"))

@@ -160,7 +160,7 @@ def test_several_subgraphs_are_one_chain(tmp_path: Path) -> None:
 
 def test_a_file_compiled_for_another_processor_is_not_opened(tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", "Relu")
-    with pytest.raises(StorageError, match="was compiled for 1.0 on mars"):
+    with pytest.raises(StorageError, match=r"was compiled for 1\.0 on mars"):
         open_deployment(deployment(file(path, compiled_for="1.0 on mars")), is_background=False)
 
 
