@@ -128,7 +128,8 @@ def test_infer_makes_up_inputs_and_repeats(agent: RunningAgent) -> None:
 @pytest.mark.usefixtures("planned")
 def test_a_model_is_replanned_and_unloaded_by_command(start: StartAgent) -> None:
     agent = start()
-    assert 'model "net" serving' in succeeded(agent.command("replan", "net", "--wait")).out
+    replanned = succeeded(agent.command("replan", "add", "--json")).json
+    assert (replanned["name"], replanned["state"]) == ("add", "serving")
     unloaded = succeeded(agent.command("unload", "net"))
     assert unloaded.out == 'model "net" is unloaded\n'
     assert [s["name"] for s in agent.command("models", "--json").json] == ["add"]
