@@ -39,6 +39,8 @@ from edge_agent.wire.messages import (
 
 log = logging.getLogger(__name__)
 
+PAYLOAD_S = 30.0
+"""How long the payload of an admitted request may take to arrive."""
 MAX_UNSENT_ANSWERS = 16
 """From a client that leaves so many answers unread, no more requests are taken until it reads."""
 
@@ -58,6 +60,13 @@ class _Incoming:
     message: Infer
     outputs: tuple[str, ...]
     lane: Lane
+    arrived_s: float
+
+    @property
+    def patience_until_s(self) -> float:
+        """When the payload has to be here: what it holds of the limits, others need."""
+        deadline_s = self.message.deadline_s
+        return self.arrived_s + min(PAYLOAD_S, PAYLOAD_S if deadline_s is None else deadline_s)
 
 
 class Clients:
@@ -190,7 +199,7 @@ class Clients:
             self._fail(connection, message.request, error)
             reader.discard()
             return
-        self._incoming[connection] = _Incoming(message, outputs, lane)
+        self._incoming[connection] = _Incoming(message, outputs, lane, clock.monotonic_s())
         reader.accept_new()
 
     def _admit(self, message: Infer, payload_bytes: int) -> tuple[Lane, tuple[str, ...]]:
@@ -237,7 +246,7 @@ class Clients:
             id=message.request,
             heads=message.tensors,
             outputs=outputs,
-            until_s=None if deadline_s is None else clock.monotonic_s() + deadline_s,
+            until_s=None if deadline_s is None else incoming.arrived_s + deadline_s,
             size_bytes=payload.nbytes,
             answer=self._deliver,
             views=split_payload(payload, [h.size_bytes for h in message.tensors]),
@@ -245,6 +254,22 @@ class Clients:
         self._requests[message.request] = (request, connection)
         self.deadlines.add(request)
         lane.put(request)
+
+    def next_event_s(self) -> float | None:
+        """When a deadline passes next, of a request or of a payload that is on its way."""
+        payloads = [i.patience_until_s for i in self._incoming.values()]
+        first = self.deadlines.next_s()
+        return min(payloads if first is None else [*payloads, first], default=None)
+
+    def expire(self) -> None:
+        """Answer the requests whose deadline has passed, and give up payloads that do not come."""
+        now_s = clock.monotonic_s()
+        for request in self.deadlines.expired(now_s):
+            request.lane.finish(request, DeadlineExceeded("the deadline passed before the answer"))
+        for connection, incoming in list(self._incoming.items()):
+            if incoming.patience_until_s <= now_s:
+                self._counters["payloads that did not arrive"] += 1
+                self._drop(connection)
 
     # ---- answers
 

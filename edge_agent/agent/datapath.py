@@ -21,7 +21,7 @@ from edge_agent.agent.clients import Clients, Control
 from edge_agent.agent.lanes import AHEAD, Lane, Lanes, Limits, Station
 from edge_agent.agent.poller import Poller
 from edge_agent.agent.stations import Stations, WorkerEvents
-from edge_agent.errors import AgentUnavailable, DeadlineExceeded
+from edge_agent.errors import AgentUnavailable
 from edge_agent.wire.messages import Codec, Deployment
 
 log = logging.getLogger(__name__)
@@ -160,12 +160,8 @@ class DataPath:
                 self._guarded(partial(on_event, bits))
             while self._calls:
                 self._guarded(self._calls.popleft())
-            self._guarded(self._expire)
+            self._guarded(self._clients.expire)
             self._guarded(self._stations.let_go_of_drained)
-
-    def _expire(self) -> None:
-        for request in self._clients.deadlines.expired(clock.monotonic_s()):
-            request.lane.finish(request, DeadlineExceeded("the deadline passed before the answer"))
 
     def _woken(self, _: int) -> None:
         os.eventfd_read(self._wake_fd)
@@ -178,7 +174,7 @@ class DataPath:
             self.counters["internal errors"] += 1
 
     def _timeout_s(self) -> float | None:
-        next_s = self._clients.deadlines.next_s()
+        next_s = self._clients.next_event_s()
         if next_s is None:
             return None
         return max(0.0, next_s - clock.monotonic_s()) + 1e-3

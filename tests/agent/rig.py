@@ -62,10 +62,10 @@ def framed(message: Message, arrays: Mapping[str, Array] | None = None) -> bytes
     return b"".join(bytes(part) for part in frame_parts(CODEC.encode(message), tensors))
 
 
-def infer_frame(request: str, x: Array, model: str = "m") -> bytes:
+def infer_frame(request: str, x: Array, model: str = "m", deadline_s: float | None = None) -> bytes:
     """A whole frame with a request."""
     heads, _ = pack_arrays({"x": x})
-    return framed(Infer(request, model, heads, None, None), {"x": x})
+    return framed(Infer(request, model, heads, None, deadline_s), {"x": x})
 
 
 class FakeControl:

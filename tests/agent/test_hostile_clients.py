@@ -85,6 +85,19 @@ def test_a_client_that_goes_away_in_a_frame_is_forgotten(cut: int) -> None:
         assert_serves(rig)
 
 
+def test_a_payload_that_does_not_come_gives_its_share_of_the_limits_back() -> None:
+    with Rig() as rig:
+        rig.serving().serve_in_thread()
+        client = rig.client()
+        client.send_bytes(infer_frame("slow", X, deadline_s=0.1)[:-1])
+        wait_until(lambda: rig.in_flight() == (1, 8), "the request is admitted")
+        wait_until(lambda: rig.counters["payloads that did not arrive"], "it is given up")
+        wait_until(lambda: rig.datapath.load() == (0, 0, 0), "nothing of it is held")
+        with pytest.raises(ConnectionLost):
+            client.receive()
+        assert_serves(rig)
+
+
 @pytest.mark.parametrize("cut", [0, 1, 16, MESSAGE_END, len(FRAME) - 1])
 def test_a_frame_in_two_pieces_is_a_frame(cut: int) -> None:
     with Rig() as rig:
