@@ -44,13 +44,10 @@ def admit(path: Path, settings: Settings) -> Admitted:
                 f'{path.name}: "{unordinary[0]}" is an input or output that is no tensor (a '
                 "sequence, map or optional); such models cannot be served yet"
             )
-        known = set(store.ids())
         model_id, stored = staged.commit()
     return Admitted(
         model=model_id,
         path=str(stored),
         inputs=declared_inputs(model),
         outputs=declared_outputs(model),
-        undivided_because=None,
-        is_new=model_id not in known,
     )

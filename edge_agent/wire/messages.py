@@ -231,7 +231,7 @@ class Deployment(Message, frozen=True, tag="deployment", kw_only=True):
     """None: the worker reads them from the model and reports them."""
     outputs: tuple[TensorSpec, ...] | None
     warm_shapes: Shapes
-    """Run once on zeros of these input shapes before reporting ready; () to skip it."""
+    """Run on made-up inputs of these shapes before reporting ready; () to skip it."""
 
 
 class Ready(Message, frozen=True, tag="ready"):
@@ -290,8 +290,6 @@ class Admitted(Message, frozen=True, tag="admitted"):
     path: str
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    undivided_because: str | None
-    is_new: bool
 
 
 class Build(Message, frozen=True, tag="build", kw_only=True):
