@@ -31,8 +31,11 @@ A = TypeVar("A")
 class Builder:
     """A builder child; used by one thread, except for `kill`."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._child = Child("edge_agent.builder", [encode_settings(settings)])
+    def __init__(self, settings: Settings, *, is_background: bool = False) -> None:
+        """Start it; in the background it gives way to serving from the start, not only while it
+        builds."""
+        options = ["--background"] if is_background else []
+        self._child = Child("edge_agent.builder", [encode_settings(settings), *options])
         self._stream = local.FrameStream(self._child.stream)
         self._codec = Codec()
         self._is_killed = False

@@ -154,7 +154,7 @@ class Controller:
             child = self._workers.prepare(is_background=is_background)
             builder: Builder | None = None
             try:
-                builder = Builder(self._settings)
+                builder = Builder(self._settings, is_background=is_background)
                 loaded = self._admit_and_open(message, name, builder, child)
             except BaseException:
                 child.end()

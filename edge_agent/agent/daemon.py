@@ -129,7 +129,7 @@ def _run(settings: Settings, on_ready: Callable[[], None], told_fd: int) -> None
 
 def _probe(settings: Settings, device: Future[Device]) -> None:
     try:
-        builder = Builder(settings)
+        builder = Builder(settings, is_background=True)
         try:
             device.set_result(builder.probe().device)
         finally:

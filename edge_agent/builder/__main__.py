@@ -1,4 +1,4 @@
-"""Start of a builder process: `python -m edge_agent.builder FD SETTINGS`.
+"""Start of a builder process: `python -m edge_agent.builder FD SETTINGS [--background]`.
 
 FD is a connected socket; SETTINGS are the agent's, as JSON. The builder answers one question
 after the other and ends when the socket closes.
@@ -84,7 +84,7 @@ def _answer(message: BuilderRequest, settings: Settings, channel: Channel) -> Me
             from edge_agent.builder.benches import Slices
             from edge_agent.builder.building import Building
 
-            os.nice(max(0, NICENESS - os.getpriority(os.PRIO_PROCESS, 0)))
+            _give_way()
             slices = Slices(channel.ask_grant, channel.report)
             return Building(message, settings, slices).build()
         case AskDevice():
@@ -102,10 +102,16 @@ def _end_with(stream: local.FrameStream) -> None:
     os._exit(0)
 
 
+def _give_way() -> None:
+    os.nice(max(0, NICENESS - os.getpriority(os.PRIO_PROCESS, 0)))
+
+
 def main(arguments: list[str]) -> None:
     """Answer questions until the socket closes."""
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="builder: %(message)s")
-    fd, settings_text = arguments
+    fd, settings_text, *options = arguments
+    if "--background" in options:
+        _give_way()
     settings = decode_settings(settings_text)
     with socket.socket(fileno=int(fd)) as connected:
         stream = local.FrameStream(connected)

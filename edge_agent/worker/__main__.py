@@ -17,8 +17,12 @@ from edge_agent.wire.messages import Codec, Deployment, Ready, RunError, decode,
 from edge_agent.worker.serving import Serving
 
 
-def _import_runtime() -> None:
+def _import_runtime(is_background: bool) -> None:
     # Takes longer than anything else here, and goes on while the agent checks the model.
+    if is_background:
+        from edge_agent.engine.background import give_way
+
+        give_way()  # this thread alone: the ones that serve keep their priority
     from edge_agent.worker import opening
 
     opening.load()
@@ -34,10 +38,11 @@ def main(arguments: list[str]) -> None:
     """Serve one epoch until the stream closes."""
     stream = FrameStream(socket.socket(fileno=int(arguments[0])))
     threading.Thread(target=_end_with, args=(stream,), daemon=True).start()
-    importing = threading.Thread(target=_import_runtime, daemon=True)
+    is_background = "--background" in arguments
+    importing = threading.Thread(target=_import_runtime, args=(is_background,), daemon=True)
     importing.start()
     try:
-        _serve(stream, importing, is_background="--background" in arguments)
+        _serve(stream, importing, is_background=is_background)
     except ConnectionLost:
         # Ending the interpreter the slow way would wait for runs whose answers nobody wants.
         os._exit(0)
