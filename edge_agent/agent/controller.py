@@ -81,6 +81,11 @@ class Stores:
         self.artifacts.collect(keep)
 
 
+def plain_subgraph(path: str, threads: int | None) -> SubgraphFile:
+    """The whole model as a user's own ONNX Runtime session would open it."""
+    return SubgraphFile(path=path, level="all", threads=threads, is_plain=True)
+
+
 class Controller:
     """Owns all loaded models."""
 
@@ -169,9 +174,7 @@ class Controller:
     def _admit_and_open(self, message: Load, name: str, builder: Builder, child: Child) -> Loaded:
         admitted = builder.admit(message.path)
         try:
-            plain = SubgraphFile(
-                path=admitted.path, level="all", threads=message.threads, is_plain=True
-            )
+            plain = plain_subgraph(admitted.path, message.threads)
             check_shapes(admitted.inputs, dict(message.shapes))
             serve = Serve(
                 epoch=self._epoch(admitted.model),
@@ -473,7 +476,7 @@ class Controller:
 
     def _fall_back(self, loaded: Loaded) -> None:
         path = str(self._stores.models.path(loaded.record.model))
-        plain = SubgraphFile(path=path, level="all", threads=loaded.record.threads, is_plain=True)
+        plain = plain_subgraph(path, loaded.record.threads)
         loaded.serve = Serve(
             epoch=self._epoch(loaded.record.model),
             subgraphs=(plain,),
@@ -522,7 +525,7 @@ class Controller:
             kept = Kept(model=record.model, inputs=admitted.inputs, outputs=admitted.outputs)
         lane = Lane(record.name, kept.inputs, kept.outputs)
         lane.quarantine = record.quarantined
-        plain = SubgraphFile(path=path, level="all", threads=record.threads, is_plain=True)
+        plain = plain_subgraph(path, record.threads)
         is_usable = bool(kept.subgraphs) and all(
             s.compiled_for is None or self._stores.artifacts.holds(Path(s.path))
             for s in kept.subgraphs

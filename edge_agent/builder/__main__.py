@@ -15,6 +15,7 @@ from pathlib import Path
 
 from edge_agent import clock
 from edge_agent.config import Settings, decode_settings
+from edge_agent.engine.background import give_way
 from edge_agent.errors import EdgeAgentError, ProtocolError
 from edge_agent.transport import local
 from edge_agent.wire.messages import (
@@ -36,8 +37,6 @@ from edge_agent.wire.messages import (
 log = logging.getLogger(__name__)
 
 PROGRESS_S = 0.1
-NICENESS = 10
-"""Building gives way to serving."""
 
 
 class Channel:
@@ -84,7 +83,7 @@ def _answer(message: BuilderRequest, settings: Settings, channel: Channel) -> Me
             from edge_agent.builder.benches import Slices
             from edge_agent.builder.building import Building
 
-            _give_way()
+            give_way()
             slices = Slices(channel.ask_grant, channel.report)
             return Building(message, settings, slices).build()
         case AskDevice():
@@ -102,16 +101,12 @@ def _end_with(stream: local.FrameStream) -> None:
     os._exit(0)
 
 
-def _give_way() -> None:
-    os.nice(max(0, NICENESS - os.getpriority(os.PRIO_PROCESS, 0)))
-
-
 def main(arguments: list[str]) -> None:
     """Answer questions until the socket closes."""
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="builder: %(message)s")
     fd, settings_text, *options = arguments
     if "--background" in options:
-        _give_way()
+        give_way()
     settings = decode_settings(settings_text)
     with socket.socket(fileno=int(fd)) as connected:
         stream = local.FrameStream(connected)
