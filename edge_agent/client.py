@@ -32,7 +32,7 @@ from edge_agent.plans import ExecutionPlan, Target
 from edge_agent.tensors import Arrays, Shape, TensorName
 from edge_agent.transport import local
 from edge_agent.wire.arrays import pack_arrays, unpack_arrays
-from edge_agent.wire.frames import split_payload
+from edge_agent.wire.frames import Buffer
 from edge_agent.wire.messages import (
     MAX_DEADLINE_S,
     AgentMessage,
@@ -155,8 +155,7 @@ class Client:
             clock.sleep_s(RECONNECT_S)
         if not isinstance(answer, Result) or answer.request != request:
             raise ProtocolError(f"got {type(answer).__name__} for another request, want Result")
-        views = split_payload(payload, [h.size_bytes for h in answer.tensors])
-        return unpack_arrays(answer.tensors, views)
+        return unpack_arrays(answer.tensors, payload)
 
     def load(
         self,
@@ -279,11 +278,11 @@ class Client:
     def _exchange(
         self,
         message: ClientMessage,
-        tensors: Sequence[memoryview],
+        tensors: Sequence[Buffer],
         until_s: float | None,
         *,
         is_new: bool = False,
-    ) -> tuple[AgentMessage, memoryview]:
+    ) -> tuple[AgentMessage, Buffer]:
         if _is_past(until_s):
             raise DeadlineExceeded("the deadline is already past")
         encoded = self._codec.encode(message)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 Seconds = float
 
 
-def monotonic_s() -> Seconds:
-    """Seconds since an unknown start; never goes back. For durations and deadlines."""
-    return time.monotonic()
+monotonic_s: Callable[[], Seconds] = time.monotonic
+"""Seconds since an unknown start; never goes back. For durations and deadlines."""
 
-
-def precise_s() -> Seconds:
-    """Seconds since an unknown start at the highest resolution. For measuring runs."""
-    return time.perf_counter()
+precise_s: Callable[[], Seconds] = time.perf_counter
+"""Seconds since an unknown start at the highest resolution. For measuring runs."""
 
 
 def wall_s() -> Seconds:

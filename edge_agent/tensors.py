@@ -46,6 +46,9 @@ class ElementType(StrEnum):
     COMPLEX128 = "complex128"
     STRING = "string"
 
+    # That of enumerations is written in Python, and every request looks up its types.
+    __hash__ = str.__hash__
+
     @property
     def numpy_dtype(self) -> np.dtype[np.generic] | None:
         """The numpy dtype of this type, or None where numpy has none (strings are not numeric)."""

@@ -17,7 +17,6 @@ from edge_agent.tensors import Array, Arrays, ElementType, TensorName, TensorSpe
 from edge_agent.transport import local
 from edge_agent.transport.local import ConnectionLost, FrameStream
 from edge_agent.wire.arrays import pack_arrays, unpack_arrays
-from edge_agent.wire.frames import split_payload
 from edge_agent.wire.messages import (
     AskModels,
     ClientMessage,
@@ -78,8 +77,7 @@ class Asked:
         return self.message
 
     def arrays(self) -> Arrays:
-        sizes = [head.size_bytes for head in self.infer.tensors]
-        return unpack_arrays(self.infer.tensors, split_payload(self._payload, sizes))
+        return unpack_arrays(self.infer.tensors, self._payload)
 
     def answer(self, message: Message, arrays: Mapping[str, Array] | None = None) -> None:
         _, tensors = pack_arrays(arrays or {})

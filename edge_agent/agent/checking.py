@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Sequence
+from functools import lru_cache
 
 from edge_agent.errors import InputMismatch
 from edge_agent.tensors import Shape, TensorSpec
-from edge_agent.wire.frames import padded_total
+from edge_agent.wire.arrays import payload_bytes as tensors_bytes
 from edge_agent.wire.messages import Infer, TensorHead
 
 
@@ -37,42 +40,62 @@ def _check_shape(spec: TensorSpec, head: TensorHead, bound: dict[str, int]) -> N
             )
 
 
-def check_request(
-    message: Infer,
-    payload_bytes: int,
-    inputs: Sequence[TensorSpec],
-    outputs: Sequence[TensorSpec],
-) -> tuple[str, ...]:
-    """The outputs to compute, after checking everything that can be known before running.
+class RequestCheck:
+    """Compares requests with what a model declares; remembers what passed, for the few shapes
+    that a model is asked with recur."""
 
-    Raises:
-        InputMismatch: it names what was got and what is wanted.
-    """
-    heads: dict[str, TensorHead] = {}
-    for head in message.tensors:
-        if head.name in heads:
-            raise InputMismatch(f'input "{head.name}" was given twice')
-        heads[head.name] = head
-    known = {spec.name for spec in inputs}
-    for name in heads:
-        if name not in known:
-            raise InputMismatch(f'input "{name}" does not exist: want {_names(inputs)}')
-    bound: dict[str, int] = {}
-    for spec in inputs:
-        found = heads.get(spec.name)
-        if found is None:
-            raise InputMismatch(f'input "{spec.name}" is missing: want {spec}')
-        if spec.element_type.numpy_dtype is None:
+    def __init__(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
+        self._inputs = inputs
+        self._outputs = outputs
+        self._names = lru_cache(maxsize=256)(self._checked)
+
+    def check(self, message: Infer, payload_bytes: int) -> tuple[str, ...]:
+        """The outputs to compute, after checking everything that can be known before running.
+
+        Raises:
+            InputMismatch: it names what was got and what is wanted.
+        """
+        outputs = self._names(message.tensors, message.outputs)
+        want_bytes = tensors_bytes(message.tensors)
+        if payload_bytes != want_bytes:
             raise InputMismatch(
-                f'input "{spec.name}": {spec.element_type} tensors cannot be sent yet'
+                f"payload of {payload_bytes} bytes, want {want_bytes} for its tensors"
             )
-        if found.element_type != spec.element_type:
-            raise InputMismatch(f'input "{spec.name}": got {_shape_text(found)}, want {spec}')
-        _check_shape(spec, found, bound)
-    want_bytes = padded_total([head.size_bytes for head in message.tensors])
-    if payload_bytes != want_bytes:
-        raise InputMismatch(f"payload of {payload_bytes} bytes, want {want_bytes} for its tensors")
-    return _check_outputs(message.outputs, outputs)
+        return outputs
+
+    def _checked(
+        self, tensors: tuple[TensorHead, ...], outputs: tuple[str, ...] | None
+    ) -> tuple[str, ...]:
+        heads: dict[str, TensorHead] = {}
+        for head in tensors:
+            if head.name in heads:
+                raise InputMismatch(f'input "{head.name}" was given twice')
+            heads[head.name] = head
+        known = {spec.name for spec in self._inputs}
+        for name in heads:
+            if name not in known:
+                raise InputMismatch(f'input "{name}" does not exist: want {_names(self._inputs)}')
+        bound: dict[str, int] = {}
+        for spec in self._inputs:
+            found = heads.get(spec.name)
+            if found is None:
+                raise InputMismatch(f'input "{spec.name}" is missing: want {spec}')
+            _check_input(spec, found, bound)
+        return _check_outputs(outputs, self._outputs)
+
+
+def _check_input(spec: TensorSpec, head: TensorHead, bound: dict[str, int]) -> None:
+    dtype = spec.element_type.numpy_dtype
+    if dtype is None:
+        raise InputMismatch(f'input "{spec.name}": {spec.element_type} tensors cannot be sent yet')
+    if head.element_type != spec.element_type:
+        raise InputMismatch(f'input "{spec.name}": got {_shape_text(head)}, want {spec}')
+    _check_shape(spec, head, bound)
+    # Also with a dimension of 0 there is no array of that shape.
+    if math.prod(max(size, 1) for size in head.shape) * dtype.itemsize > sys.maxsize:
+        raise InputMismatch(
+            f'input "{spec.name}": {_shape_text(head)} is larger than any memory, want less'
+        )
 
 
 def _check_outputs(asked: tuple[str, ...] | None, outputs: Sequence[TensorSpec]) -> tuple[str, ...]:

@@ -9,10 +9,10 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from edge_agent import clock
-from edge_agent.agent.checking import check_request
 from edge_agent.agent.connections import Connection
 from edge_agent.agent.lanes import Deadlines, Lane, Lanes, Limits, Outcome, Request
 from edge_agent.agent.poller import CAN_SEND, HAS_INPUT, Poller
@@ -25,7 +25,7 @@ from edge_agent.errors import (
 )
 from edge_agent.transport import local
 from edge_agent.transport.local import ConnectionLost
-from edge_agent.wire.frames import split_payload
+from edge_agent.wire.frames import Buffer
 from edge_agent.wire.messages import (
     ClientMessage,
     Codec,
@@ -61,12 +61,30 @@ class _Incoming:
     outputs: tuple[str, ...]
     lane: Lane
     arrived_s: float
+    payload_bytes: int
 
     @property
     def patience_until_s(self) -> float:
         """When the payload has to be here: what it holds of the limits, others need."""
         deadline_s = self.message.deadline_s
         return self.arrived_s + min(PAYLOAD_S, PAYLOAD_S if deadline_s is None else deadline_s)
+
+
+class ClientConnection(Connection):
+    """A connection of a client."""
+
+    def __init__(self, stream: socket.socket, scratch: memoryview, clients: Clients) -> None:
+        super().__init__(stream, scratch)
+        self.incoming: _Incoming | None = None
+        self._clients = clients
+
+    def on_message(self, message: bytes, payload_bytes: int) -> bool:
+        """See `Connection`."""
+        return self._clients.on_message(self, message, payload_bytes)
+
+    def on_payload(self, payload: Buffer) -> None:
+        """See `Connection`."""
+        self._clients.on_payload(self, payload)
 
 
 class Clients:
@@ -97,9 +115,10 @@ class Clients:
         self._max_request_bytes = max_request_bytes
         self._users = {0, os.getuid()}
         self._sequence = itertools.count(1)
-        self._connections: set[Connection] = set()
-        self._incoming: dict[Connection, _Incoming] = {}
-        self._requests: dict[str, tuple[Request, Connection]] = {}
+        self._connections: set[ClientConnection] = set()
+        self._incoming: set[ClientConnection] = set()
+        """The ones on which a payload is on its way."""
+        self._requests: dict[str, tuple[Request, ClientConnection]] = {}
         self._is_accepting = False
         self._is_stopping = False
         self.deadlines = Deadlines()
@@ -139,20 +158,24 @@ class Clients:
                 continue
             stream.setblocking(False)
             local.widen(stream)
-            self._add(Connection(stream))
+            connection = ClientConnection(stream, self._scratch, self)
+            self._connections.add(connection)
+            self._poller.add(connection.fd, partial(self._on_event, connection))
 
-    def _add(self, connection: Connection) -> None:
-        self._connections.add(connection)
-        self._poller.add(connection.fd, lambda bits: self._on_event(connection, bits))
-
-    def _on_event(self, connection: Connection, bits: int) -> None:
+    def _on_event(self, connection: ClientConnection, bits: int) -> None:
         if connection not in self._connections:
             return  # dropped by an event before this one
         try:
             if bits & CAN_SEND:
                 self._flush(connection)
             if bits & HAS_INPUT and connection in self._connections:
-                self._read(connection)
+                if connection.is_closing:
+                    # Read and forget until the client has read why and closes: if this side
+                    # closed first, a client that is still sending would only learn that the
+                    # connection broke.
+                    connection.drain()
+                else:
+                    connection.read()
         except ConnectionLost:
             if not connection.reader.is_idle:
                 self._counters["connections broken inside a frame"] += 1
@@ -162,45 +185,31 @@ class Clients:
             connection.is_closing = True
             self._fail(connection, None, error)
 
-    def _read(self, connection: Connection) -> None:
-        if connection.is_closing:
-            # Read and forget until the client has read why and closes: if this side closed first,
-            # a client that is still sending would only learn that the connection broke.
-            connection.drain(self._scratch)
-            return
-        connection.read(
-            self._scratch,
-            lambda: self._on_message(connection),
-            lambda: self._on_frame(connection),
-        )
-
     # ---- requests
 
-    def _on_message(self, connection: Connection) -> None:
-        """The message of a frame is here: decide where its payload goes."""
+    def on_message(self, connection: ClientConnection, raw: bytes, payload_bytes: int) -> bool:
+        """The message of a frame is here: whether its payload is wanted."""
         if connection not in self._connections:
             raise ConnectionLost("the client did not wait for its last answer")
-        reader = connection.reader
-        assert reader.message is not None
-        message: ClientMessage = decode(self._codec.from_client, reader.message)
+        message: ClientMessage = decode(self._codec.from_client, raw)
         if self._is_stopping:
             # The client sends it again to the next agent.
             raise ConnectionLost("the agent is stopping")
         if not isinstance(message, Infer):
-            if reader.payload_bytes:
+            if payload_bytes:
                 raise ProtocolError(f"{type(message).__name__} with a payload")
             self._control.handle(message, self._reply_to(connection))
-            return
+            return False
         try:
-            lane, outputs = self._admit(message, reader.payload_bytes)
-            self._limits.take(reader.payload_bytes)
+            lane, outputs = self._admit(message, payload_bytes)
+            self._limits.take(payload_bytes)
         except EdgeAgentError as error:
             self._counters["requests refused"] += 1
             self._fail(connection, message.request, error)
-            reader.discard()
-            return
-        self._incoming[connection] = _Incoming(message, outputs, lane, clock.monotonic_s())
-        reader.accept_new()
+            return False
+        connection.incoming = _Incoming(message, outputs, lane, clock.monotonic_s(), payload_bytes)
+        self._incoming.add(connection)
+        return True
 
     def _admit(self, message: Infer, payload_bytes: int) -> tuple[Lane, tuple[str, ...]]:
         if payload_bytes > self._max_request_bytes:
@@ -211,33 +220,33 @@ class Clients:
         lane = self._lanes.find(message.model)
         if lane.quarantine is not None:
             raise ModelQuarantined(lane.quarantine)
-        outputs = check_request(message, payload_bytes, lane.inputs, lane.outputs)
+        outputs = lane.check(message, payload_bytes)
         if message.deadline_s is not None and message.deadline_s <= 0:
             raise DeadlineExceeded(
                 f"the deadline was already past ({message.deadline_s:.3f} s) on arrival"
             )
         return lane, outputs
 
-    def _on_frame(self, connection: Connection) -> None:
-        """Message and payload are here."""
-        _, payload = connection.reader.take()
-        incoming = self._incoming.pop(connection, None)
-        if incoming is None:
-            return
+    def on_payload(self, connection: ClientConnection, payload: Buffer) -> None:
+        """The payload of a request is here."""
+        incoming = connection.incoming
+        assert incoming is not None
+        connection.incoming = None
+        self._incoming.discard(connection)
         message, outputs, lane = incoming.message, incoming.outputs, incoming.lane
         if lane.is_closed:
             # Unloaded or replaced while the payload was on its way.
             try:
-                lane, outputs = self._admit(message, payload.nbytes)
+                lane, outputs = self._admit(message, incoming.payload_bytes)
             except EdgeAgentError as error:
-                self._limits.give_back(payload.nbytes)
+                self._limits.give_back(incoming.payload_bytes)
                 self._fail(connection, message.request, error)
                 return
         if message.request in self._requests:
             # The client sent it again over a new connection while it is still being answered.
             first, _ = self._requests[message.request]
             self._requests[message.request] = (first, connection)
-            self._limits.give_back(payload.nbytes)
+            self._limits.give_back(incoming.payload_bytes)
             return
         deadline_s = message.deadline_s
         request = Request(
@@ -247,18 +256,20 @@ class Clients:
             heads=message.tensors,
             outputs=outputs,
             until_s=None if deadline_s is None else incoming.arrived_s + deadline_s,
-            size_bytes=payload.nbytes,
+            size_bytes=incoming.payload_bytes,
             answer=self._deliver,
-            views=split_payload(payload, [h.size_bytes for h in message.tensors]),
+            payload=payload,
         )
         self._requests[message.request] = (request, connection)
         self.deadlines.add(request)
         lane.put(request)
 
     def next_event_s(self) -> float | None:
-        """When a deadline passes next, of a request or of a payload that is on its way."""
-        payloads = [i.patience_until_s for i in self._incoming.values()]
+        """When to look next at deadlines, of requests and of payloads that are on their way."""
         first = self.deadlines.next_s()
+        if not self._incoming:
+            return first
+        payloads = [c.incoming.patience_until_s for c in self._incoming if c.incoming]
         return min(payloads if first is None else [*payloads, first], default=None)
 
     def expire(self) -> None:
@@ -266,8 +277,9 @@ class Clients:
         now_s = clock.monotonic_s()
         for request in self.deadlines.expired(now_s):
             request.lane.finish(request, DeadlineExceeded("the deadline passed before the answer"))
-        for connection, incoming in list(self._incoming.items()):
-            if incoming.patience_until_s <= now_s:
+        for connection in list(self._incoming):
+            incoming = connection.incoming
+            if incoming is not None and incoming.patience_until_s <= now_s:
                 self._counters["payloads that did not arrive"] += 1
                 self._drop(connection)
 
@@ -277,45 +289,61 @@ class Clients:
         self._limits.give_back(request.size_bytes)
         self.answered_at_s = clock.monotonic_s()
         _, connection = self._requests.pop(request.id)
-        request.views = []
+        request.payload = b""
         if isinstance(outcome, EdgeAgentError):
             self._fail(connection, request.id, outcome)
             return
         message = self._codec.encode(Result(request=request.id, tensors=outcome.heads))
-        self._send(connection, message, outcome.tensors)
+        self._send(connection, message, (outcome.payload,))
 
-    def _fail(self, connection: Connection, request: str | None, error: EdgeAgentError) -> None:
+    def _fail(
+        self, connection: ClientConnection, request: str | None, error: EdgeAgentError
+    ) -> None:
         failure = Failure(request=request, code=error.code, message=error_text(error))
-        self._send(connection, self._codec.encode(failure), [])
+        self._send(connection, self._codec.encode(failure))
 
-    def _reply_to(self, connection: Connection) -> Callable[[Message], None]:
+    def _reply_to(self, connection: ClientConnection) -> Callable[[Message], None]:
         def reply(message: Message) -> None:
             encoded = self._codec.encode(message)
-            self._post(lambda: self._send(connection, encoded, []))
+            self._post(lambda: self._send(connection, encoded))
 
         return reply
 
-    def _send(self, connection: Connection, message: bytes, tensors: list[memoryview]) -> None:
-        if connection in self._connections:
-            connection.queue(message, tensors)
-            self._flush(connection)
-
-    def _flush(self, connection: Connection) -> None:
+    def _send(
+        self, connection: ClientConnection, message: bytes, tensors: tuple[Buffer, ...] = ()
+    ) -> None:
+        if connection not in self._connections:
+            return
         try:
-            self._poller.flush(connection, and_read=len(connection.outgoing) < MAX_UNSENT_ANSWERS)
+            is_sent = connection.send(message, tensors)
         except ConnectionLost:
             self._drop(connection)
             return
-        if connection.is_closing and not connection.wants_to_send:
+        if not is_sent or connection.is_closing:
+            self._follow_up(connection)
+
+    def _flush(self, connection: ClientConnection) -> None:
+        try:
+            connection.flush()
+        except ConnectionLost:
+            self._drop(connection)
+            return
+        self._follow_up(connection)
+
+    def _follow_up(self, connection: ClientConnection) -> None:
+        self._poller.watch(connection, and_read=len(connection.outgoing) < MAX_UNSENT_ANSWERS)
+        if connection.is_closing and not connection.outgoing:
             connection.end_sending()
 
-    def _drop(self, connection: Connection) -> None:
+    def _drop(self, connection: ClientConnection) -> None:
         if connection not in self._connections:
             return
         self._connections.remove(connection)
         self._poller.remove(connection.fd)
-        if self._incoming.pop(connection, None) is not None:
-            self._limits.give_back(connection.reader.payload_bytes)
+        self._incoming.discard(connection)
+        if connection.incoming is not None:
+            self._limits.give_back(connection.incoming.payload_bytes)
+            connection.incoming = None
         connection.close()
         if not self._is_accepting and not self._is_stopping:
             self.accept_clients()
@@ -333,14 +361,14 @@ class Clients:
         self._listener.close()
         awaited = {connection for _, connection in self._requests.values()}
         for connection in list(self._connections):
-            is_busy = connection in awaited or connection in self._incoming
-            if not is_busy and not connection.wants_to_send:
+            is_busy = connection in awaited or connection.incoming is not None
+            if not is_busy and not connection.outgoing:
                 self._drop(connection)
 
     @property
     def has_unsent(self) -> bool:
         """Whether answers wait for their client to take them."""
-        return any(connection.wants_to_send for connection in self._connections)
+        return any(connection.outgoing for connection in self._connections)
 
     def close(self) -> None:
         """Close every connection."""

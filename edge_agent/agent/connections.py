@@ -4,65 +4,94 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 
 from edge_agent.transport.local import ConnectionLost, send_some
-from edge_agent.wire.frames import Buffer, FrameReader, frame_parts
+from edge_agent.wire.frames import Buffer, FrameReader, frame_parts, whole_frame
 
 READ_TURN_BYTES = 8 * 2**20
 """How much one connection may read before the others have their turn."""
 
 
-class Connection:
+class Connection(ABC):
     """Reads frames into the reader as bytes come, and sends queued frames as the kernel takes
-    them. One thread uses it."""
+    them. One thread uses it; `scratch` may be shared by all connections of the thread."""
 
-    def __init__(self, stream: socket.socket) -> None:
+    def __init__(self, stream: socket.socket, scratch: memoryview) -> None:
         self.stream = stream
+        self.fd = stream.fileno()
+        """The descriptor to wait on."""
         self.reader = FrameReader()
         self.is_closing = False
         """Whether nothing more is taken and, when everything queued is sent, nothing more sent."""
         self.outgoing: deque[list[Buffer]] = deque()
+        """Frames that wait for the kernel to take them."""
+        self._scratch = scratch
 
-    @property
-    def fd(self) -> int:
-        """The descriptor to wait on."""
-        return self.stream.fileno()
+    @abstractmethod
+    def on_message(self, message: bytes, payload_bytes: int) -> bool:
+        """The message of a frame is here: whether its payload is wanted."""
 
-    @property
-    def wants_to_send(self) -> bool:
-        """Whether frames wait for the kernel to take them."""
-        return bool(self.outgoing)
+    @abstractmethod
+    def on_payload(self, payload: Buffer) -> None:
+        """The wanted payload of the last message is here too, in a buffer of its own."""
 
-    def read(
-        self, scratch: memoryview, on_message: Callable[[], None], on_frame: Callable[[], None]
-    ) -> None:
+    def read(self) -> None:
         """Read what is there, up to a turn's worth.
-
-        `on_message` is called when the message of a frame is here, and must accept or discard its
-        payload if it has one; `on_frame` when the payload is here too, and must start the reader.
 
         Raises:
             ConnectionLost: the other side closed, or the connection broke.
             ProtocolError: what came is no frame.
         """
+        reader = self.reader
         turn = 0
         while turn < READ_TURN_BYTES:
-            wanted = self.reader.wanted()
-            target = scratch if wanted is None else wanted
+            wanted = reader.wanted()
+            target = self._scratch if wanted is None else wanted
             count = self._receive(target)
             if count == 0:
                 return
             if wanted is None:
-                self._feed(scratch[:count], on_message, on_frame)
+                self._take_in(self._scratch[:count])
             else:
-                self.reader.filled(count)
-                if self.reader.is_complete:
-                    on_frame()
+                reader.filled(count)
+                self._finish()
             turn += count
             if count < target.nbytes:
                 return
+
+    def _take_in(self, data: memoryview) -> None:
+        reader = self.reader
+        if reader.is_idle:
+            # Most frames come whole.
+            whole = whole_frame(data)
+            if whole is not None:
+                message, payload = whole
+                if self.on_message(message, payload.nbytes):
+                    self.on_payload(bytes(payload))
+                return
+        while data.nbytes:
+            had_message = reader.message is not None
+            data = data[reader.feed(data) :]
+            if reader.message is None:
+                return
+            if not had_message:
+                if self.on_message(reader.message, reader.payload_bytes):
+                    reader.accept_new()
+                else:
+                    reader.discard()
+            self._finish()
+
+    def _finish(self) -> None:
+        """Deliver the frame if it is complete."""
+        reader = self.reader
+        if reader.is_complete:
+            is_wanted = reader.payload is not None
+            _, payload = reader.take()
+            if is_wanted:
+                self.on_payload(payload)
 
     def _receive(self, target: memoryview) -> int:
         try:
@@ -75,46 +104,42 @@ class Connection:
             raise ConnectionLost("closed by the other side")
         return count
 
-    def _feed(
-        self, data: memoryview, on_message: Callable[[], None], on_frame: Callable[[], None]
-    ) -> None:
-        reader = self.reader
-        while data.nbytes:
-            had_message = reader.message is not None
-            data = data[reader.feed(data) :]
-            if reader.message is not None and not had_message:
-                on_message()
-            if reader.is_complete:
-                on_frame()
-
-    def drain(self, scratch: memoryview) -> None:
+    def drain(self) -> None:
         """Read what is there and forget it.
 
         Raises:
             ConnectionLost: the other side closed, or the connection broke.
         """
-        self._receive(scratch)
+        self._receive(self._scratch)
 
-    def queue(self, message: bytes, tensors: Sequence[memoryview] = ()) -> None:
-        """Append a frame to what is to be sent."""
-        self.outgoing.append(frame_parts(message, tensors))
-
-    def flush(self) -> None:
-        """Send as much as the kernel takes now.
+    def send(self, message: bytes, tensors: Iterable[Buffer] = ()) -> bool:
+        """Append a frame to what is to be sent and send what the kernel takes now; whether
+        nothing is left.
 
         Raises:
             ConnectionLost: the connection broke.
         """
+        self.outgoing.append(frame_parts(message, tensors))
+        return self.flush()
+
+    def flush(self) -> bool:
+        """Send as much as the kernel takes now; whether nothing is left.
+
+        Raises:
+            ConnectionLost: the connection broke.
+        """
+        outgoing = self.outgoing
         try:
-            while self.outgoing:
-                parts = self.outgoing[0]
+            while outgoing:
+                parts = outgoing[0]
                 while parts:
                     send_some(self.stream, parts)
-                self.outgoing.popleft()
+                outgoing.popleft()
         except (BlockingIOError, InterruptedError):
-            return
+            return False
         except OSError as error:
             raise ConnectionLost(str(error)) from error
+        return True
 
     def end_sending(self) -> None:
         """Tell the other side that nothing more will be sent."""

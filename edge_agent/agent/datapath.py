@@ -13,7 +13,6 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from functools import partial
 from typing import TypeVar
 
 from edge_agent import clock
@@ -155,13 +154,21 @@ class DataPath:
     # ---- the loop
 
     def _loop(self) -> None:
+        poller = self._poller
+        timeout_s: float | None = None
         while not self._is_ended:
-            for on_event, bits in self._poller.wait(self._timeout_s()):
-                self._guarded(partial(on_event, bits))
+            for fd, bits in poller.wait(timeout_s):
+                on_event = poller.on_event(fd)
+                if on_event is not None:
+                    try:
+                        on_event(bits)
+                    except Exception:
+                        self._note_error()
             while self._calls:
                 self._guarded(self._calls.popleft())
-            self._guarded(self._clients.expire)
-            self._guarded(self._stations.let_go_of_drained)
+            timeout_s = self._expire()
+            if self._stations.is_draining:
+                self._guarded(self._stations.let_go_of_drained)
 
     def _woken(self, _: int) -> None:
         os.eventfd_read(self._wake_fd)
@@ -170,14 +177,22 @@ class DataPath:
         try:
             action()
         except Exception:
-            log.exception("the data thread met an error of its own")
-            self.counters["internal errors"] += 1
+            self._note_error()
 
-    def _timeout_s(self) -> float | None:
+    def _note_error(self) -> None:
+        log.exception("the data thread met an error of its own")
+        self.counters["internal errors"] += 1
+
+    def _expire(self) -> float | None:
+        """Deal with deadlines that have passed; how long until the next one."""
         next_s = self._clients.next_event_s()
         if next_s is None:
             return None
-        return max(0.0, next_s - clock.monotonic_s()) + 1e-3
+        left_s = next_s - clock.monotonic_s()
+        if left_s <= 0:
+            self._guarded(self._clients.expire)
+            return 0.0
+        return left_s + 1e-3
 
     def _end(self) -> None:
         with self._posting:

@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from edge_agent.agent.checking import RequestCheck
 from edge_agent.errors import Busy, EdgeAgentError, ModelQuarantined, UnknownModel
 from edge_agent.plans import Epoch
 from edge_agent.tensors import TensorSpec
+from edge_agent.wire.frames import Buffer
 from edge_agent.wire.messages import TensorHead
 
 DEATHS_TO_QUARANTINE = 3
@@ -40,7 +42,8 @@ class Request:
     size_bytes: int
     answer: Callable[[Request, Outcome], None]
     """Delivers the outcome; called exactly once."""
-    views: list[memoryview] = field(default_factory=list)
+    payload: Buffer = b""
+    """The inputs, one after the other as in a frame."""
     deaths: int = 0
     """How many workers died while they had this request."""
     is_done: bool = False
@@ -48,10 +51,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Success:
-    """The outputs of a run: heads and bytes."""
+    """The outputs of a run: heads, and bytes as in a frame."""
 
     heads: tuple[TensorHead, ...]
-    tensors: list[memoryview]
+    payload: Buffer
 
 
 Outcome = Success | EdgeAgentError
@@ -60,8 +63,8 @@ Outcome = Success | EdgeAgentError
 class Sender(Protocol):
     """The way to one worker."""
 
-    def send(self, request: Request) -> None:
-        """Hand over a request; its views stay unchanged until it is answered."""
+    def hand_over(self, request: Request) -> None:
+        """Send it a request; its payload stays unchanged until it is answered."""
         ...
 
 
@@ -125,6 +128,7 @@ class Lane:
         self.name = name
         self.inputs = inputs
         self.outputs = outputs
+        self.check = RequestCheck(inputs, outputs).check
         self.active: Station | None = None
         self.draining: list[Station] = []
         self.quarantine: str | None = None
@@ -172,7 +176,7 @@ class Lane:
             request = self._queue.popleft()
             if not request.is_done:
                 station.has[request.sequence] = request
-                station.sender.send(request)
+                station.sender.hand_over(request)
 
     def answered_by(self, station: Station, sequence: int, outcome: Outcome) -> None:
         """A worker answered; its next request goes out before the answer is delivered."""
@@ -305,9 +309,7 @@ class Deadlines:
         heapq.heappush(self._heap, (request.until_s, request.sequence, request))
 
     def next_s(self) -> float | None:
-        """When the next live request expires."""
-        while self._heap and self._heap[0][2].is_done:
-            heapq.heappop(self._heap)
+        """When to look next: no live request expires before."""
         return self._heap[0][0] if self._heap else None
 
     def expired(self, now_s: float) -> list[Request]:

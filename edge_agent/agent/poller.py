@@ -33,26 +33,24 @@ class Poller:
         del self._callbacks[fd], self._bits[fd]
         self._epoll.unregister(fd)
 
-    def flush(self, connection: Connection, *, and_read: bool = True) -> None:
-        """Send what the kernel takes of what is queued, and be called again for the rest, and for
-        what comes unless `and_read` is False.
-
-        Raises:
-            ConnectionLost: the connection broke.
-        """
-        connection.flush()
-        fd = connection.fd
-        bits = select.EPOLLOUT if connection.wants_to_send else 0
+    def watch(self, connection: Connection, *, and_read: bool = True) -> None:
+        """Also call when the kernel takes more of what is queued, as long as anything is; and
+        when something comes, unless `and_read` is False."""
+        bits = select.EPOLLOUT if connection.outgoing else 0
         if and_read or not bits:
             bits |= select.EPOLLIN
+        fd = connection.fd
         if bits != self._bits[fd]:
             self._epoll.modify(fd, bits)
             self._bits[fd] = bits
 
-    def wait(self, timeout_s: float | None) -> list[tuple[OnEvent, int]]:
-        """The callbacks of the descriptors that have something, with their event bits."""
-        events = self._epoll.poll(-1.0 if timeout_s is None else timeout_s)
-        return [(self._callbacks[fd], bits) for fd, bits in events]
+    def wait(self, timeout_s: float | None) -> list[tuple[int, int]]:
+        """The descriptors that have something, with their event bits."""
+        return self._epoll.poll(timeout_s)
+
+    def on_event(self, fd: int) -> OnEvent | None:
+        """Whom to call; None if the descriptor was forgotten since `wait`."""
+        return self._callbacks.get(fd)
 
     def close(self) -> None:
         """Release the epoll descriptor."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections import Counter
+from functools import partial
 from typing import Protocol
 
 from edge_agent.agent.connections import Connection
@@ -19,7 +20,8 @@ from edge_agent.errors import (
 )
 from edge_agent.plans import Epoch
 from edge_agent.transport.local import ConnectionLost
-from edge_agent.wire.frames import padded_total, split_payload
+from edge_agent.wire.arrays import payload_bytes
+from edge_agent.wire.frames import Buffer, nbytes
 from edge_agent.wire.messages import (
     Codec,
     Deployment,
@@ -56,7 +58,7 @@ class WorkerEvents(Protocol):
         ...
 
 
-class Attached:
+class Attached(Connection):
     """A worker process as the data thread sees it: a connection, and its place in a lane."""
 
     def __init__(
@@ -68,15 +70,16 @@ class Attached:
         events: WorkerEvents,
         stations: Stations,
     ) -> None:
+        super().__init__(stream, stations.scratch)
         self.lane = lane
         self.events = events
-        self.connection = Connection(stream)
         self.station = Station(epoch=epoch, sender=self, window=window)
         self.has_reported = False
         """Whether it said that it is ready, or that it never will be."""
+        self._message = b""
         self._stations = stations
 
-    def send(self, request: Request) -> None:
+    def hand_over(self, request: Request) -> None:
         """See `lanes.Sender`."""
         run = Run(
             epoch=self.station.epoch,
@@ -84,7 +87,19 @@ class Attached:
             tensors=request.heads,
             outputs=request.outputs,
         )
-        self._stations.send(self, run, request.views)
+        self._stations.tell(self, run, (request.payload,))
+
+    def on_message(self, message: bytes, payload_bytes: int) -> bool:
+        """See `Connection`."""
+        self._message = message
+        if self._stations.takes(payload_bytes):
+            return True
+        self._stations.on_frame(self, message, b"")
+        return False
+
+    def on_payload(self, payload: Buffer) -> None:
+        """See `Connection`."""
+        self._stations.on_frame(self, self._message, payload)
 
 
 class Stations:
@@ -100,7 +115,7 @@ class Stations:
     ) -> None:
         self._poller = poller
         self._codec = codec
-        self._scratch = scratch
+        self.scratch = scratch
         self._counters = counters
         self._max_answer_bytes = max_answer_bytes
         self._attached: dict[Station, Attached] = {}
@@ -118,18 +133,22 @@ class Stations:
         stream.setblocking(False)
         worker = Attached(lane, deployment.epoch, stream, window, events, self)
         self._attached[worker.station] = worker
-        self._poller.add(worker.connection.fd, lambda bits: self._on_event(worker, bits))
-        self.send(worker, deployment, [])
+        self._poller.add(worker.fd, partial(self._on_event, worker))
+        self.tell(worker, deployment)
         return worker.station
 
-    def send(self, worker: Attached, message: Message, tensors: list[memoryview]) -> None:
+    def tell(
+        self, worker: Attached, message: Message, tensors: tuple[Buffer, ...] = ()
+    ) -> None:
         """Queue a message for a worker and send what goes."""
-        worker.connection.queue(self._codec.encode(message), tensors)
         try:
-            self._poller.flush(worker.connection)
+            is_sent = worker.send(self._codec.encode(message), tensors)
         except ConnectionLost:
             # The end of the stream is read next, and then its requests run again elsewhere.
-            worker.connection.outgoing.clear()
+            worker.outgoing.clear()
+            return
+        if not is_sent:
+            self._poller.watch(worker)
 
     def cut_over(self, lane: Lane, station: Station) -> None:
         """Let `station` serve; the worker before it drains and is retired.
@@ -154,6 +173,11 @@ class Stations:
             lane.draining.append(station)
         self._draining.add(worker)
 
+    @property
+    def is_draining(self) -> bool:
+        """Whether a retired worker still has requests."""
+        return bool(self._draining)
+
     def let_go_of_drained(self) -> None:
         """End the retired workers whose requests are all answered, expired or abandoned: a run
         that nobody waits for may take for ever."""
@@ -166,21 +190,18 @@ class Stations:
     def _detach(self, worker: Attached) -> None:
         del self._attached[worker.station]
         self._draining.discard(worker)
-        self._poller.remove(worker.connection.fd)
-        worker.connection.close()
+        self._poller.remove(worker.fd)
+        worker.close()
 
     def _on_event(self, worker: Attached, bits: int) -> None:
         if worker.station not in self._attached:
             return  # let go of by an event before this one
         try:
             if bits & CAN_SEND:
-                self._poller.flush(worker.connection)
+                worker.flush()
+                self._poller.watch(worker)
             if bits & HAS_INPUT:
-                worker.connection.read(
-                    self._scratch,
-                    lambda: self._on_message(worker),
-                    lambda: self._on_frame(worker),
-                )
+                worker.read()
         except ConnectionLost:
             self._bury(worker)
         except ProtocolError as error:
@@ -188,18 +209,17 @@ class Stations:
             log.error("a worker of %s is given up: %s", worker.station.epoch, error)
             self._bury(worker)
 
-    def _on_message(self, worker: Attached) -> None:
-        reader = worker.connection.reader
-        if reader.payload_bytes <= self._max_answer_bytes:
-            reader.accept_new()
-        else:
-            reader.discard()
+    def takes(self, payload_bytes: int) -> bool:
+        """Whether an answer may be so large."""
+        return payload_bytes <= self._max_answer_bytes
 
-    def _on_frame(self, worker: Attached) -> None:
-        raw, payload = worker.connection.reader.take()
+    def on_frame(self, worker: Attached, raw: bytes, payload: Buffer) -> None:
+        """A message, and its payload unless that is too large."""
         message: WorkerMessage = decode(self._codec.from_worker, raw)
         lane, station = worker.lane, worker.station
         match message:
+            case Ran(sequence=sequence, tensors=heads):
+                lane.answered_by(station, sequence, self._outcome(heads, payload))
             case Ready():
                 self._report(worker)
                 worker.events.is_ready(message)
@@ -208,23 +228,22 @@ class Stations:
                 worker.events.is_refused(error_from_code(code, text))
             case RunError(sequence=sequence, code=code, message=text):
                 lane.answered_by(station, sequence, error_from_code(code, text))
-            case Ran(sequence=sequence, tensors=heads):
-                lane.answered_by(station, sequence, self._outcome(heads, payload))
 
     def _report(self, worker: Attached) -> None:
         if worker.has_reported:
             raise ProtocolError("worker reported twice whether it is ready")
         worker.has_reported = True
 
-    def _outcome(self, heads: tuple[TensorHead, ...], payload: memoryview) -> Outcome:
-        sizes_bytes = [head.size_bytes for head in heads]
-        total_bytes = padded_total(sizes_bytes)
+    def _outcome(self, heads: tuple[TensorHead, ...], payload: Buffer) -> Outcome:
+        total_bytes = payload_bytes(heads)
         if total_bytes > self._max_answer_bytes:
             return RunFailed(
                 f"the outputs have {total_bytes} bytes, want at most {self._max_answer_bytes}: "
                 "ask for fewer, or raise max_bytes_in_flight under [limits] in the config file"
             )
-        return Success(heads, split_payload(payload, sizes_bytes))
+        if nbytes(payload) != total_bytes:
+            raise ProtocolError(f"payload of {nbytes(payload)} bytes, want {total_bytes}")
+        return Success(heads, payload)
 
     def _bury(self, worker: Attached) -> None:
         """A worker ended by itself, and its last answers are in: the rest runs again."""

@@ -192,8 +192,12 @@ class Session:
         """
         if self._is_simple and cancel is None:
             # A third of the time that binding takes, which counts for models of microseconds.
-            with running(self.path, None):
+            try:
                 results = self._inner.run(list(outputs), arrays)
+            except Exception:
+                # Entered only now: entering it costs as much as a small model.
+                with running(self.path, None):
+                    raise
             return dict(zip(outputs, results, strict=True))
         values = {name: self.value_of(name, array) for name, array in arrays.items()}
         computed = self.compute(values, outputs, cancel, to_arrays=True)

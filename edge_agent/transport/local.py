@@ -5,16 +5,19 @@ Addresses longer than the kernel takes (107 bytes) are refused with the length n
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
+
 from edge_agent import clock
-from edge_agent.errors import AgentUnavailable, DeadlineExceeded, ProtocolError, UsageError
-from edge_agent.wire.frames import Buffer, FrameReader, frame_parts
+from edge_agent.errors import AgentUnavailable, DeadlineExceeded, UsageError
+from edge_agent.wire.frames import Buffer, FrameReader, frame_parts, nbytes, whole_frame
 
 ADDRESS_LIMIT_BYTES = 107
 BUFFER_BYTES = 1 << 20
@@ -29,6 +32,7 @@ PATIENCE_S = 1.0
 _MAX_PARTS = 512
 """Buffers for one sendmsg call; the kernel takes at most 1024."""
 _TIMEVAL = struct.Struct("ll")
+_TOO_LATE = "the deadline passed while waiting for the answer"
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -108,31 +112,20 @@ def pair() -> tuple[socket.socket, socket.socket]:
     return ours, theirs
 
 
-def _left_s(deadline_s: float | None) -> float:
-    """Seconds that one system call may block."""
-    if deadline_s is None:
-        return PATIENCE_S
-    left_s = deadline_s - clock.monotonic_s()
-    if left_s <= 0:
-        raise DeadlineExceeded("the deadline passed while waiting for the answer")
-    return min(left_s, PATIENCE_S)
-
-
-def send_some(stream: socket.socket, parts: list[Buffer]) -> int:
-    """Send as much of `parts` as one call takes and remove it from the list; bytes sent."""
-    sent = stream.sendmsg(parts[:_MAX_PARTS])
-    left = sent
+def send_some(stream: socket.socket, parts: list[Buffer]) -> None:
+    """Send as much of `parts` as one call takes, and remove it from the list."""
+    left = stream.sendmsg(parts if len(parts) <= _MAX_PARTS else parts[:_MAX_PARTS])
     done = 0
     for part in parts:
-        size = len(part) if not isinstance(part, memoryview) else part.nbytes
+        size = nbytes(part)
         if left < size:
             break
         left -= size
         done += 1
     del parts[:done]
     if left:
-        parts[0] = memoryview(parts[0])[left:]
-    return sent
+        # numpy takes items of types that `memoryview.cast` does not know.
+        parts[0] = np.frombuffer(parts[0], np.uint8).data[left:]
 
 
 class FrameStream:
@@ -147,11 +140,13 @@ class FrameStream:
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._left = self._scratch[:0]
         self._reader = FrameReader()
+        self._poll = select.poll()
+        self._poll.register(stream, select.POLLIN)
 
     def send(
         self,
         message: bytes,
-        tensors: Sequence[memoryview] = (),
+        tensors: Iterable[Buffer] = (),
         deadline_s: float | None = None,
     ) -> None:
         """Send one frame; `deadline_s` is a time of `clock.monotonic_s`.
@@ -162,7 +157,7 @@ class FrameStream:
         """
         parts = frame_parts(message, tensors)
         while parts:
-            self._be_patient(_left_s(deadline_s))
+            self._be_patient(deadline_s)
             try:
                 send_some(self.socket, parts)
             except BlockingIOError:
@@ -170,44 +165,70 @@ class FrameStream:
             except OSError as error:
                 raise ConnectionLost(str(error)) from error
 
-    def _be_patient(self, patience_s: float) -> None:
-        """Let the kernel end a blocking call after that long.
+    def _wait_for_frame(self, deadline_s: float | None) -> None:
+        """Block until the first bytes of a frame are here.
+
+        Not with a blocking read: the kernel would wake this thread also when the other side takes
+        what was sent before, which is when the other side wants the processor.
+        """
+        timeout_ms = None
+        if deadline_s is not None:
+            timeout_ms = max(0, math.ceil(1e3 * (deadline_s - clock.monotonic_s())))
+        if not self._poll.poll(timeout_ms):
+            raise DeadlineExceeded(_TOO_LATE)
+
+    def _be_patient(self, deadline_s: float | None) -> None:
+        """Let the kernel end the next blocking call in time to look at the deadline.
 
         Python's own timeouts cost three more system calls per message; this one is set only when
         it changes, which short deadlines alone bring about.
         """
+        patience_s = PATIENCE_S
+        if deadline_s is not None:
+            left_s = deadline_s - clock.monotonic_s()
+            if left_s <= 0:
+                raise DeadlineExceeded(_TOO_LATE)
+            patience_s = min(left_s, PATIENCE_S)
         if patience_s != self._patience_s:
             self._patience_s = patience_s
             timeval = _TIMEVAL.pack(int(patience_s), int(patience_s % 1 * 1e6) or 1)
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
 
-    def receive(
-        self, deadline_s: float | None = None, limit_bytes: int | None = None
-    ) -> tuple[bytes, memoryview]:
+    def receive(self, deadline_s: float | None = None) -> tuple[bytes, Buffer]:
         """Wait for one frame: its message and its payload, in a buffer of its own.
 
         Raises:
             ConnectionLost: the other side is gone.
             DeadlineExceeded: it did not arrive in time; the connection is of no more use.
-            ProtocolError: it is no frame, or its payload is over `limit_bytes`.
+            ProtocolError: it is no frame.
         """
         reader = self._reader
-        while not reader.is_complete:
-            if reader.message is not None and reader.payload is None:
-                _accept(reader, limit_bytes)
+        if reader.is_idle and not self._left.nbytes:
+            self._wait_for_frame(deadline_s)
+            self._read_more(deadline_s)
+            # Most frames come whole.
+            whole = whole_frame(self._left)
+            if whole is not None:
+                message, payload = whole
+                self._left = self._left[:0]
+                return message, bytearray(payload)
+        while True:
             if self._left.nbytes:
                 self._left = self._left[reader.feed(self._left) :]
             else:
                 self._read_more(deadline_s)
-        return reader.take()
+            if reader.message is not None:
+                if reader.is_complete:
+                    return reader.take()
+                if reader.payload is None:
+                    reader.accept_new()
 
     def _read_more(self, deadline_s: float | None) -> None:
         wanted = self._reader.wanted()
-        target = self._scratch if wanted is None else wanted
-        self._be_patient(_left_s(deadline_s))
+        self._be_patient(deadline_s)
         try:
-            count = self.socket.recv_into(target)
+            count = self.socket.recv_into(self._scratch if wanted is None else wanted)
         except BlockingIOError:
             return
         except OSError as error:
@@ -228,9 +249,3 @@ class FrameStream:
     def close(self) -> None:
         """Close the connection."""
         self.socket.close()
-
-
-def _accept(reader: FrameReader, limit_bytes: int | None) -> None:
-    if limit_bytes is not None and reader.payload_bytes > limit_bytes:
-        raise ProtocolError(f"payload of {reader.payload_bytes} bytes, want at most {limit_bytes}")
-    reader.accept_new()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 
-from edge_agent.errors import InputMismatch
+from edge_agent.errors import InputMismatch, ProtocolError
 from edge_agent.tensors import Array, Arrays, ElementType
+from edge_agent.wire.frames import ALIGNMENT_BYTES, Buffer, nbytes, padded_total
 from edge_agent.wire.messages import TensorHead
 
-_TYPES = {t.numpy_dtype: t for t in ElementType if t.numpy_dtype is not None}
+_DTYPES = {t: t.numpy_dtype for t in ElementType if t.numpy_dtype is not None}
+_TYPES = {dtype: t for t, dtype in _DTYPES.items()}
 
 
 def element_type(array: Array) -> ElementType | None:
@@ -24,31 +27,56 @@ def pack_array(name: str, array: Array) -> tuple[TensorHead, memoryview]:
     Raises:
         InputMismatch: its dtype cannot be sent.
     """
-    kind = element_type(array)
+    kind = _TYPES.get(array.dtype)
     if kind is None:
         raise InputMismatch(
             f'tensor "{name}": got dtype {array.dtype}, want a numeric or boolean one in native '
             "byte order"
         )
-    flat = np.ascontiguousarray(array).reshape(-1)
-    view = flat.view(np.uint8).data if flat.size else memoryview(b"")
-    return TensorHead(name=name, element_type=kind, shape=array.shape), view
+    if not array.flags.c_contiguous:
+        array = np.ascontiguousarray(array)
+    return TensorHead(name, kind, array.shape), array.data
 
 
 def pack_arrays(arrays: Mapping[str, Array]) -> tuple[tuple[TensorHead, ...], list[memoryview]]:
     """Heads and bytes of several arrays, in their order."""
-    packed = [pack_array(name, array) for name, array in arrays.items()]
-    return tuple(head for head, _ in packed), [view for _, view in packed]
+    heads, tensors = [], []
+    for name, array in arrays.items():
+        head, tensor = pack_array(name, array)
+        heads.append(head)
+        tensors.append(tensor)
+    return tuple(heads), tensors
 
 
-def unpack_arrays(heads: Sequence[TensorHead], views: Sequence[memoryview]) -> Arrays:
-    """Arrays over received bytes, which the frame has aligned.
+@lru_cache(maxsize=256)
+def payload_bytes(heads: tuple[TensorHead, ...]) -> int:
+    """Bytes of a payload with these tensors. The few shapes that a model is asked with recur."""
+    return padded_total([head.size_bytes for head in heads])
 
-    The heads were checked before: every type has a numpy dtype and every length fits.
+
+def unpack_arrays(heads: Sequence[TensorHead], payload: Buffer) -> Arrays:
+    """Arrays over a received payload, by name.
+
+    Raises:
+        ProtocolError: a type is none of numpy's, or the payload is not exactly as long as these
+            tensors need.
     """
     arrays: Arrays = {}
-    for head, view in zip(heads, views, strict=True):
-        dtype = head.element_type.numpy_dtype
-        assert dtype is not None
-        arrays[head.name] = np.frombuffer(view, dtype=dtype).reshape(head.shape)
+    end = 0
+    for head in heads:
+        dtype = _DTYPES.get(head.element_type)
+        if dtype is None:
+            raise ProtocolError(f'tensor "{head.name}" of type {head.element_type} cannot be sent')
+        start = end + -end % ALIGNMENT_BYTES
+        try:
+            array: Array = np.ndarray(head.shape, dtype, payload, start)
+        except (TypeError, ValueError) as error:
+            raise ProtocolError(
+                f'tensor "{head.name}" of shape {list(head.shape)} does not fit into a payload of '
+                f"{nbytes(payload)} bytes: {error}"
+            ) from error
+        arrays[head.name] = array
+        end = start + array.nbytes
+    if end != nbytes(payload):
+        raise ProtocolError(f"payload of {nbytes(payload)} bytes, want {end} for its tensors")
     return arrays

@@ -18,7 +18,7 @@ from edge_agent.plans import Epoch
 from edge_agent.tensors import Arrays
 from edge_agent.transport.local import ConnectionLost, FrameStream
 from edge_agent.wire.arrays import pack_arrays, unpack_arrays
-from edge_agent.wire.frames import split_payload
+from edge_agent.wire.frames import Buffer
 from edge_agent.wire.messages import Codec, Ran, Run, RunError, decode, error_text
 
 log = logging.getLogger(__name__)
@@ -80,17 +80,17 @@ class Serving:
             log.exception("the worker broke the protocol, or the agent did")
             self._ended.set()
 
-    def _answer(self, raw: bytes, payload: memoryview) -> None:
+    def _answer(self, raw: bytes, payload: Buffer) -> None:
         message = decode(self._codec.to_worker, raw)
         if not isinstance(message, Run):
             raise ProtocolError(f"worker got {type(message).__name__}, want Run")
         if message.epoch != self._epoch:
             # The agent waits for every request that it sent, so this is a fault of the agent.
             raise ProtocolError(f"request of epoch {message.epoch}, want {self._epoch}")
-        views = split_payload(payload, [head.size_bytes for head in message.tensors])
+        feeds = unpack_arrays(message.tensors, payload)
         started_s = clock.precise_s()
         try:
-            arrays = self._runner.run(unpack_arrays(message.tensors, views), message.outputs)
+            arrays = self._runner.run(feeds, message.outputs)
             heads, tensors = pack_arrays(arrays)
         except EdgeAgentError as error:
             answer = self._codec.encode(

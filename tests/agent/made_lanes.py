@@ -36,7 +36,7 @@ class FakeWorker:
     def __post_init__(self) -> None:
         self.station = Station(epoch=epoch(), sender=self, window=self.window)
 
-    def send(self, request: Request) -> None:
+    def hand_over(self, request: Request) -> None:
         assert len(self.station.has) <= self.window
         self.taken.append(request.sequence)
 
@@ -70,4 +70,4 @@ class Answers:
         return {n: [type(o) for o in outcomes] for n, outcomes in self.outcomes.items()}
 
 
-DONE = Success((), [])
+DONE = Success((), b"")

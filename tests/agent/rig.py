@@ -23,7 +23,7 @@ from edge_agent.tensors import Array, Arrays
 from edge_agent.transport import local
 from edge_agent.transport.local import ConnectionLost, FrameStream
 from edge_agent.wire.arrays import pack_arrays, unpack_arrays
-from edge_agent.wire.frames import frame_parts, split_payload
+from edge_agent.wire.frames import frame_parts
 from edge_agent.wire.messages import (
     AgentMessage,
     ClientMessage,
@@ -126,8 +126,7 @@ class WorkerEnd:
         """The next request and its inputs."""
         message, payload = self._next()
         assert isinstance(message, Run)
-        sizes = [head.size_bytes for head in message.tensors]
-        return message, unpack_arrays(message.tensors, split_payload(payload, sizes))
+        return message, unpack_arrays(message.tensors, payload)
 
     def send(self, message: Message, tensors: list[memoryview] | None = None) -> None:
         self.stream.send(CODEC.encode(message), tensors or [])
@@ -205,8 +204,7 @@ class ClientEnd:
         """The output of the next answer, which must be a result."""
         answer, payload = self.receive()
         assert isinstance(answer, Result), answer
-        sizes = [head.size_bytes for head in answer.tensors]
-        return unpack_arrays(answer.tensors, split_payload(payload, sizes))["y"]
+        return unpack_arrays(answer.tensors, payload)["y"]
 
     def is_ended(self) -> bool:
         """Whether the agent has ended this connection, with nothing more to say."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edge_agent.agent.checking import check_request
+from edge_agent.agent.checking import RequestCheck
 from edge_agent.errors import InputMismatch
 from edge_agent.tensors import ElementType, TensorName, TensorSpec
 from edge_agent.wire.messages import Infer, TensorHead
@@ -23,7 +23,8 @@ def check(
     payload_bytes: int = GOOD_BYTES,
     inputs: tuple[TensorSpec, ...] = INPUTS,
 ) -> tuple[str, ...]:
-    return check_request(Infer("r", "m", heads, outputs, None), payload_bytes, inputs, OUTPUTS)
+    infer = Infer("r", "m", heads, outputs, None)
+    return RequestCheck(inputs, OUTPUTS).check(infer, payload_bytes)
 
 
 def test_a_request_that_fits_gets_the_outputs_it_asks_for() -> None:
@@ -33,7 +34,7 @@ def test_a_request_that_fits_gets_the_outputs_it_asks_for() -> None:
 
 def test_without_a_wish_all_outputs_are_computed() -> None:
     infer = Infer("r", "m", GOOD, None, None)
-    assert check_request(infer, GOOD_BYTES, INPUTS, OUTPUTS[:1]) == ("y",)
+    assert RequestCheck(INPUTS, OUTPUTS[:1]).check(infer, GOOD_BYTES) == ("y",)
 
 
 @pytest.mark.parametrize(
@@ -78,10 +79,27 @@ def test_a_payload_of_another_length_is_refused(payload_bytes: int) -> None:
         check(GOOD, payload_bytes=payload_bytes)
 
 
-def test_sizes_beyond_every_memory_are_compared_and_not_allocated() -> None:
-    heads = (TensorHead("x", FLOATS, (2**48,) * 8),)
-    with pytest.raises(InputMismatch, match="payload of 4 bytes"):
-        check(heads, payload_bytes=4, inputs=(spec("x", *"abcdefgh"),))
+@pytest.mark.parametrize("last", [0, 1, 2**48])
+def test_shapes_beyond_every_memory_are_refused_and_not_allocated(last: int) -> None:
+    heads = (TensorHead("x", FLOATS, (2**48, 2**48, last)),)
+    length = heads[0].size_bytes
+    with pytest.raises(InputMismatch, match=f"281474976710656,{last}. is larger than any memory"):
+        check(heads, payload_bytes=length, inputs=(spec("x", *"abc"),))
+
+
+def test_what_passed_once_is_still_compared_with_the_length_of_its_payload() -> None:
+    check = RequestCheck(INPUTS, OUTPUTS).check
+    infer = Infer("r", "m", GOOD, ("y",), None)
+    assert check(infer, GOOD_BYTES) == check(infer, GOOD_BYTES) == ("y",)
+    with pytest.raises(InputMismatch, match="payload of 1 bytes, want 176"):
+        check(infer, 1)
+
+
+def test_requests_of_many_shapes_pass_and_are_not_all_remembered() -> None:
+    check = RequestCheck((spec("x", "N", 1),), OUTPUTS).check
+    for size in range(1000):
+        heads = (TensorHead("x", FLOATS, (size, 1)),)
+        assert check(Infer("r", "m", heads, ("y",), None), 4 * size) == ("y",)
 
 
 @pytest.mark.parametrize(

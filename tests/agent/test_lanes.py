@@ -232,8 +232,8 @@ def test_deadlines_expire_in_their_order_and_only_what_is_not_answered() -> None
         deadlines.add(request)
     assert deadlines.next_s() == 3.0
     requests[1].is_done = True
-    assert deadlines.next_s() == 4.0
     assert deadlines.expired(3.9) == []
+    assert deadlines.next_s() == 4.0
     assert [r.sequence for r in deadlines.expired(5.0)] == [3, 0]
     assert deadlines.next_s() is None
 

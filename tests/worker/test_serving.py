@@ -20,7 +20,7 @@ from edge_agent.tensors import Arrays
 from edge_agent.transport import local
 from edge_agent.transport.local import ConnectionLost, FrameStream
 from edge_agent.wire.arrays import pack_arrays, unpack_arrays
-from edge_agent.wire.frames import frame_parts, split_payload
+from edge_agent.wire.frames import frame_parts
 from edge_agent.wire.messages import Codec, Ran, Ready, Run, RunError, WorkerMessage, decode
 from edge_agent.worker.serving import Serving
 
@@ -71,8 +71,7 @@ class AgentEnd:
         message: WorkerMessage = decode(CODEC.from_worker, raw)
         if not isinstance(message, Ran):
             return message, {}
-        sizes = [head.size_bytes for head in message.tensors]
-        return message, unpack_arrays(message.tensors, split_payload(payload, sizes))
+        return message, unpack_arrays(message.tensors, payload)
 
     def has_ended(self) -> bool:
         return self.ended.wait(WAIT_S)
