@@ -6,6 +6,7 @@ Importing this module loads neither onnx nor onnxruntime.
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import threading
 import uuid
@@ -31,8 +32,9 @@ from edge_agent.errors import (
 from edge_agent.plans import ExecutionPlan, Target
 from edge_agent.tensors import Arrays, Shape, TensorName
 from edge_agent.transport import local
-from edge_agent.wire.arrays import pack_arrays, unpack_arrays
-from edge_agent.wire.frames import Buffer
+from edge_agent.transport.memory import OwnMemory
+from edge_agent.wire.arrays import pack_arrays, payload_bytes, unpack_arrays
+from edge_agent.wire.frames import Buffer, fill, nbytes, padding
 from edge_agent.wire.messages import (
     MAX_DEADLINE_S,
     AgentMessage,
@@ -49,20 +51,46 @@ from edge_agent.wire.messages import (
     Load,
     Models,
     ModelState,
+    Place,
     Plan,
     Replan,
     Result,
     Status,
+    TensorHead,
     Unload,
     decode,
 )
+
+log = logging.getLogger(__name__)
 
 DEFAULT_DEADLINE_S = 60.0
 RECONNECT_S = 0.05
 """Pause between two attempts to reach an agent that is gone."""
 POLL_S = 0.1
 
+SHARED_FROM_BYTES = 1 << 16
+"""Tensors that together have at least so many bytes pass through shared memory."""
+
 M = TypeVar("M")
+
+
+class Link:
+    """A connection to the agent, and the memory that it shares with whoever answers."""
+
+    def __init__(self, stream: local.FrameStream, memory: OwnMemory | None) -> None:
+        self.stream = stream
+        self.memory = memory
+        self._is_new = True
+
+    def send(self, message: bytes, tensors: Sequence[Buffer], until_s: float | None) -> None:
+        """Send a frame; the first one takes the memory's descriptor along."""
+        memory = self.memory if self._is_new else None
+        self.stream.send(message, tensors, until_s, None if memory is None else memory.fd)
+        self._is_new = False
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.stream.close()
 
 
 class Client:
@@ -80,7 +108,10 @@ class Client:
         self._id = uuid.uuid4().hex
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
-        self._idle: list[local.FrameStream] = []
+        self._idle: list[Link] = []
+        self._idle_with_memory: list[Link] = []
+        self._outputs_bytes: dict[str, int] = {}
+        """Of the last answer of each model whose outputs are large."""
         self._is_closed = False
         self._has_connected = False
 
@@ -130,22 +161,11 @@ class Client:
         """
         heads, tensors = pack_arrays({name: np.asarray(a) for name, a in inputs.items()})
         until_s = None if deadline_s is None else clock.monotonic_s() + _checked(deadline_s)
+        wanted = None if outputs is None else tuple(outputs)
         request = f"{self._id}-{next(self._numbers)}"
-
-        def message() -> Infer:
-            left_s = None if until_s is None else until_s - clock.monotonic_s()
-            return Infer(
-                request=request,
-                model=model,
-                tensors=heads,
-                outputs=None if outputs is None else tuple(outputs),
-                deadline_s=left_s,
-            )
-
         while True:
             try:
-                answer, payload = self._exchange(message(), tensors, until_s)
-                break
+                return self._ask_once(request, model, heads, tensors, wanted, until_s)
             except local.ConnectionLost:
                 self._drop_idle()
             except AgentUnavailable:
@@ -153,9 +173,41 @@ class Client:
                 if not self._has_connected or _is_past(until_s, RECONNECT_S):
                     raise
             clock.sleep_s(RECONNECT_S)
-        if not isinstance(answer, Result) or answer.request != request:
-            raise ProtocolError(f"got {type(answer).__name__} for another request, want Result")
-        return unpack_arrays(answer.tensors, payload)
+
+    def _ask_once(
+        self,
+        request: str,
+        model: str,
+        heads: tuple[TensorHead, ...],
+        tensors: Sequence[Buffer],
+        outputs: tuple[str, ...] | None,
+        until_s: float | None,
+    ) -> Arrays:
+        left_s = None if until_s is None else until_s - clock.monotonic_s()
+        if left_s is not None and left_s <= 0:
+            raise DeadlineExceeded("the deadline is already past")
+        link, place = self._take(payload_bytes(heads), self._outputs_bytes.get(model, 0))
+        if place is not None:
+            assert link.memory is not None
+            fill(link.memory.view, tensors)
+            tensors = ()
+        infer = Infer(request, model, heads, outputs, left_s, place)
+        answer, payload = self._exchange(link, infer, tensors, until_s)
+        try:
+            if not isinstance(answer, Result) or answer.request != request:
+                got = type(answer).__name__
+                raise ProtocolError(f"got {got} for another request, want Result")
+            if answer.is_placed:
+                payload = _copy_of_outputs(link, place, payload_bytes(answer.tensors))
+        except ProtocolError:
+            link.close()
+            raise
+        self._give(link)
+        arrays = unpack_arrays(answer.tensors, payload)
+        if nbytes(payload) >= SHARED_FROM_BYTES:
+            # The next answer has room in shared memory.
+            self._outputs_bytes[model] = nbytes(payload)
+        return arrays
 
     def load(
         self,
@@ -266,65 +318,92 @@ class Client:
         try:
             # An idle connection may lead to an agent that has ended, and what is asked here must
             # not be asked twice.
-            answer, _ = self._exchange(message, (), None, is_new=True)
+            link = Link(self._connect(), None)
+            answer, _ = self._exchange(link, message, (), None)
         except local.ConnectionLost as error:
             raise AgentUnavailable(
                 f"the agent at {self._path} ended before it answered: {error}"
             ) from error
+        link.close()
         if not isinstance(answer, want):
             raise ProtocolError(f"got {type(answer).__name__}, want {want.__name__}")
         return answer
 
     def _exchange(
-        self,
-        message: ClientMessage,
-        tensors: Sequence[Buffer],
-        until_s: float | None,
-        *,
-        is_new: bool = False,
+        self, link: Link, message: ClientMessage, tensors: Sequence[Buffer], until_s: float | None
     ) -> tuple[AgentMessage, Buffer]:
-        if _is_past(until_s):
-            raise DeadlineExceeded("the deadline is already past")
-        encoded = self._codec.encode(message)
-        stream = self._take(is_new=is_new)
+        """Send and receive; the link is closed if that fails, or if what is asked fails while
+        somebody may still write into its memory."""
         try:
-            stream.send(encoded, tensors, until_s)
-            raw, payload = stream.receive(until_s)
+            link.send(self._codec.encode(message), tensors, until_s)
+            raw, payload = link.stream.receive(until_s)
             answer: AgentMessage = decode(self._codec.from_agent, raw)
         except BaseException:
-            stream.close()
+            link.close()
             raise
-        if is_new:
-            stream.close()
-        else:
-            self._give(stream)
         if isinstance(answer, Failure):
+            if isinstance(message, Infer) and link.memory is None:
+                self._give(link)
+            else:
+                link.close()
             raise error_from_code(answer.code, answer.message)
         return answer, payload
 
-    def _take(self, *, is_new: bool) -> local.FrameStream:
+    def _take(self, inputs_bytes: int, outputs_bytes: int) -> tuple[Link, Place | None]:
+        """A link for tensors of these sizes, and where in its memory they go, if they do."""
+        if max(inputs_bytes, outputs_bytes) >= SHARED_FROM_BYTES:
+            outputs_at = inputs_bytes + padding(inputs_bytes)
+            place = Place(inputs_bytes, outputs_at, outputs_bytes)
+            link = self._take_idle(self._idle_with_memory)
+            try:
+                if link is None:
+                    memory = OwnMemory(place.end)
+                    return Link(self._connect(), memory), place
+                assert link.memory is not None
+                link.memory.grow(place.end)
+                return link, place
+            except OSError as error:
+                # Without memory to share, everything still passes through the socket.
+                log.debug("no shared memory: %s", error)
+        link = self._take_idle(self._idle)
+        return link or Link(self._connect(), None), None
+
+    def _take_idle(self, idle: list[Link]) -> Link | None:
         with self._lock:
             if self._is_closed:
                 raise BadRequest("this Client is closed: make a new one")
-            if self._idle and not is_new:
-                return self._idle.pop()
+            return idle.pop() if idle else None
+
+    def _connect(self) -> local.FrameStream:
+        if self._is_closed:
+            raise BadRequest("this Client is closed: make a new one")
         stream = local.connect(self._path)
         self._has_connected = True
         return stream
 
-    def _give(self, stream: local.FrameStream) -> None:
+    def _give(self, link: Link) -> None:
         with self._lock:
             if not self._is_closed:
-                self._idle.append(stream)
+                (self._idle if link.memory is None else self._idle_with_memory).append(link)
                 return
-        stream.close()
+        link.close()
 
     def _drop_idle(self) -> None:
         """A connection broke, so the idle ones lead to the same dead agent."""
         with self._lock:
-            idle, self._idle = self._idle, []
-        for stream in idle:
-            stream.close()
+            idle = [*self._idle, *self._idle_with_memory]
+            self._idle.clear()
+            self._idle_with_memory.clear()
+        for link in idle:
+            link.close()
+
+
+def _copy_of_outputs(link: Link, place: Place | None, size_bytes: int) -> memoryview:
+    if link.memory is None or place is None or size_bytes > place.outputs_bytes:
+        raise ProtocolError(f"outputs of {size_bytes} bytes in a place of {place}")
+    # The memory is used again for the next request.
+    room = link.memory.view[place.outputs_at : place.outputs_at + size_bytes]
+    return np.frombuffer(room, np.uint8).copy().data
 
 
 def _is_past(until_s: float | None, margin_s: float = 0.0) -> bool:

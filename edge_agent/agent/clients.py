@@ -18,6 +18,7 @@ from edge_agent.agent.lanes import Deadlines, Lane, Lanes, Limits, Outcome, Requ
 from edge_agent.agent.poller import CAN_SEND, HAS_INPUT, Poller
 from edge_agent.errors import (
     BadRequest,
+    Busy,
     DeadlineExceeded,
     EdgeAgentError,
     ModelQuarantined,
@@ -25,13 +26,15 @@ from edge_agent.errors import (
 )
 from edge_agent.transport import local
 from edge_agent.transport.local import ConnectionLost
-from edge_agent.wire.frames import Buffer
+from edge_agent.transport.memory import PAGE_BYTES, SharedMemory
+from edge_agent.wire.frames import Buffer, nbytes
 from edge_agent.wire.messages import (
     ClientMessage,
     Codec,
     Failure,
     Infer,
     Message,
+    Place,
     Result,
     decode,
     error_text,
@@ -61,7 +64,8 @@ class _Incoming:
     outputs: tuple[str, ...]
     lane: Lane
     arrived_s: float
-    payload_bytes: int
+    size_bytes: int
+    """What it takes of the limits."""
 
     @property
     def patience_until_s(self) -> float:
@@ -76,7 +80,27 @@ class ClientConnection(Connection):
     def __init__(self, stream: socket.socket, scratch: memoryview, clients: Clients) -> None:
         super().__init__(stream, scratch)
         self.incoming: _Incoming | None = None
+        self.memory: SharedMemory | None = None
+        """What the client shares with the workers that answer it."""
         self._clients = clients
+        self._has_received = False
+
+    def receive_into(self, target: memoryview) -> int:
+        """See `Connection`; memory comes with the first byte, or never."""
+        if self._has_received:
+            return super().receive_into(target)
+        try:
+            count, descriptor = local.receive_some(self.stream, target)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError as error:
+            raise ConnectionLost(str(error)) from error
+        if count == 0:
+            raise ConnectionLost("closed by the other side")
+        self._has_received = True
+        if descriptor is not None:
+            self.memory = self._clients.number_memory(descriptor)
+        return count
 
     def on_message(self, message: bytes, payload_bytes: int) -> bool:
         """See `Connection`."""
@@ -101,6 +125,7 @@ class Clients:
         scratch: memoryview,
         counters: Counter[str],
         post: Callable[[Callable[[], None]], None],
+        forget: Callable[[SharedMemory], None],
         max_request_bytes: int,
     ) -> None:
         self._listener = listener
@@ -112,9 +137,11 @@ class Clients:
         self._scratch = scratch
         self._counters = counters
         self._post = post
+        self._forget = forget
         self._max_request_bytes = max_request_bytes
         self._users = {0, os.getuid()}
         self._sequence = itertools.count(1)
+        self._memories = itertools.count(1)
         self._connections: set[ClientConnection] = set()
         self._incoming: set[ClientConnection] = set()
         """The ones on which a payload is on its way."""
@@ -201,17 +228,38 @@ class Clients:
             self._control.handle(message, self._reply_to(connection))
             return False
         try:
+            if message.place is not None:
+                self._check_place(message.place, payload_bytes, connection.memory)
             lane, outputs = self._admit(message, payload_bytes)
-            self._limits.take(payload_bytes)
+            size_bytes = message.place.end if message.place else payload_bytes
+            self._limits.take(size_bytes)
         except EdgeAgentError as error:
             self._counters["requests refused"] += 1
             self._fail(connection, message.request, error)
             return False
-        connection.incoming = _Incoming(message, outputs, lane, clock.monotonic_s(), payload_bytes)
+        connection.incoming = _Incoming(message, outputs, lane, clock.monotonic_s(), size_bytes)
         self._incoming.add(connection)
         return True
 
+    def _check_place(self, place: Place, payload_bytes: int, memory: SharedMemory | None) -> None:
+        if memory is None:
+            # Sent, but lost on the way: the kernel gave no descriptor for it.
+            raise Busy("the agent has no descriptor left for the memory of this request: try again")
+        is_tight = place.inputs_bytes <= place.outputs_at < place.inputs_bytes + PAGE_BYTES
+        if payload_bytes or not is_tight or not memory.holds(place.end):
+            raise BadRequest(
+                f"the place of the tensors does not fit: {place} with a payload of {payload_bytes} "
+                "bytes"
+            )
+        if place.outputs_bytes > self._limits.max_bytes:
+            raise BadRequest(
+                f"room for outputs of {place.outputs_bytes} bytes, want at most "
+                f"{self._limits.max_bytes}"
+            )
+
     def _admit(self, message: Infer, payload_bytes: int) -> tuple[Lane, tuple[str, ...]]:
+        if message.place is not None:
+            payload_bytes = message.place.inputs_bytes
         if payload_bytes > self._max_request_bytes:
             raise BadRequest(
                 f"the inputs have {payload_bytes} bytes, want at most {self._max_request_bytes}: "
@@ -237,17 +285,20 @@ class Clients:
         if lane.is_closed:
             # Unloaded or replaced while the payload was on its way.
             try:
-                lane, outputs = self._admit(message, incoming.payload_bytes)
+                lane, outputs = self._admit(message, nbytes(payload))
             except EdgeAgentError as error:
-                self._limits.give_back(incoming.payload_bytes)
+                self._limits.give_back(incoming.size_bytes)
                 self._fail(connection, message.request, error)
                 return
         if message.request in self._requests:
             # The client sent it again over a new connection while it is still being answered.
             first, _ = self._requests[message.request]
-            self._requests[message.request] = (first, connection)
-            self._limits.give_back(incoming.payload_bytes)
-            return
+            if first.place is None and message.place is None:
+                self._requests[message.request] = (first, connection)
+                self._limits.give_back(incoming.size_bytes)
+                return
+            # The answer would come to a place that the client does not look at any more.
+            first.lane.finish(first, BadRequest("the request was sent again"))
         deadline_s = message.deadline_s
         request = Request(
             lane=lane,
@@ -256,9 +307,11 @@ class Clients:
             heads=message.tensors,
             outputs=outputs,
             until_s=None if deadline_s is None else incoming.arrived_s + deadline_s,
-            size_bytes=incoming.payload_bytes,
+            size_bytes=incoming.size_bytes,
             answer=self._deliver,
             payload=payload,
+            place=message.place,
+            memory=connection.memory if message.place else None,
         )
         self._requests[message.request] = (request, connection)
         self.deadlines.add(request)
@@ -293,7 +346,9 @@ class Clients:
         if isinstance(outcome, EdgeAgentError):
             self._fail(connection, request.id, outcome)
             return
-        message = self._codec.encode(Result(request=request.id, tensors=outcome.heads))
+        message = self._codec.encode(
+            Result(request=request.id, tensors=outcome.heads, is_placed=outcome.is_placed)
+        )
         self._send(connection, message, (outcome.payload,))
 
     def _fail(
@@ -335,6 +390,14 @@ class Clients:
         if connection.is_closing and not connection.outgoing:
             connection.end_sending()
 
+    def number_memory(self, descriptor: int) -> SharedMemory:
+        """Memory that came with a connection.
+
+        Raises:
+            ProtocolError: it is none, or may shrink.
+        """
+        return SharedMemory(descriptor, next(self._memories))
+
     def _drop(self, connection: ClientConnection) -> None:
         if connection not in self._connections:
             return
@@ -342,7 +405,7 @@ class Clients:
         self._poller.remove(connection.fd)
         self._incoming.discard(connection)
         if connection.incoming is not None:
-            self._limits.give_back(connection.incoming.payload_bytes)
+            self._limits.give_back(connection.incoming.size_bytes)
             connection.incoming = None
         connection.close()
         if not self._is_accepting and not self._is_stopping:
@@ -351,6 +414,8 @@ class Clients:
             if waiting is connection:
                 self._counters["requests abandoned by their client"] += 1
                 request.lane.finish(request, BadRequest("the client closed the connection"))
+        if connection.memory is not None:
+            self._forget(connection.memory)
 
     # ---- the end
 

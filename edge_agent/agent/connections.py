@@ -7,12 +7,22 @@ import socket
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from edge_agent.transport.local import ConnectionLost, send_some
+from edge_agent.transport.memory import SharedMemory
 from edge_agent.wire.frames import Buffer, FrameReader, frame_parts, whole_frame
 
 READ_TURN_BYTES = 8 * 2**20
 """How much one connection may read before the others have their turn."""
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """The parts of a frame, and memory whose descriptors go with its first byte."""
+
+    parts: list[Buffer]
+    memory: SharedMemory | None
 
 
 class Connection(ABC):
@@ -26,7 +36,7 @@ class Connection(ABC):
         self.reader = FrameReader()
         self.is_closing = False
         """Whether nothing more is taken and, when everything queued is sent, nothing more sent."""
-        self.outgoing: deque[list[Buffer]] = deque()
+        self.outgoing: deque[Outgoing] = deque()
         """Frames that wait for the kernel to take them."""
         self._scratch = scratch
 
@@ -50,7 +60,7 @@ class Connection(ABC):
         while turn < READ_TURN_BYTES:
             wanted = reader.wanted()
             target = self._scratch if wanted is None else wanted
-            count = self._receive(target)
+            count = self.receive_into(target)
             if count == 0:
                 return
             if wanted is None:
@@ -93,7 +103,12 @@ class Connection(ABC):
             if is_wanted:
                 self.on_payload(payload)
 
-    def _receive(self, target: memoryview) -> int:
+    def receive_into(self, target: memoryview) -> int:
+        """One read; 0 if nothing is there yet.
+
+        Raises:
+            ConnectionLost: the other side closed, or the connection broke.
+        """
         try:
             count = self.stream.recv_into(target)
         except (BlockingIOError, InterruptedError):
@@ -110,16 +125,18 @@ class Connection(ABC):
         Raises:
             ConnectionLost: the other side closed, or the connection broke.
         """
-        self._receive(self._scratch)
+        self.receive_into(self._scratch)
 
-    def send(self, message: bytes, tensors: Iterable[Buffer] = ()) -> bool:
-        """Append a frame to what is to be sent and send what the kernel takes now; whether
-        nothing is left.
+    def send(
+        self, message: bytes, tensors: Iterable[Buffer] = (), memory: SharedMemory | None = None
+    ) -> bool:
+        """Append a frame to what is to be sent, with a descriptor of `memory`, and send what the
+        kernel takes now; whether nothing is left.
 
         Raises:
             ConnectionLost: the connection broke.
         """
-        self.outgoing.append(frame_parts(message, tensors))
+        self.outgoing.append(Outgoing(frame_parts(message, tensors), memory))
         return self.flush()
 
     def flush(self) -> bool:
@@ -131,9 +148,13 @@ class Connection(ABC):
         outgoing = self.outgoing
         try:
             while outgoing:
-                parts = outgoing[0]
-                while parts:
-                    send_some(self.stream, parts)
+                first = outgoing[0]
+                while first.parts:
+                    if first.memory is None:
+                        send_some(self.stream, first.parts)
+                    else:
+                        send_some(self.stream, first.parts, first.memory.fd)
+                        first.memory = None
                 outgoing.popleft()
         except (BlockingIOError, InterruptedError):
             return False

@@ -59,6 +59,7 @@ class DataPath:
             scratch,
             self.counters,
             self.post,
+            self._stations.forget,
             max_request_bytes,
         )
         self._calls: deque[Callable[[], None]] = deque()

@@ -18,8 +18,9 @@ from edge_agent.agent.checking import RequestCheck
 from edge_agent.errors import Busy, EdgeAgentError, ModelQuarantined, UnknownModel
 from edge_agent.plans import Epoch
 from edge_agent.tensors import TensorSpec
+from edge_agent.transport.memory import SharedMemory
 from edge_agent.wire.frames import Buffer
-from edge_agent.wire.messages import TensorHead
+from edge_agent.wire.messages import Place, TensorHead
 
 DEATHS_TO_QUARANTINE = 3
 AHEAD = 1
@@ -43,7 +44,10 @@ class Request:
     answer: Callable[[Request, Outcome], None]
     """Delivers the outcome; called exactly once."""
     payload: Buffer = b""
-    """The inputs, one after the other as in a frame."""
+    """The inputs, one after the other as in a frame, unless they have a place."""
+    place: Place | None = None
+    memory: SharedMemory | None = None
+    """Where the place is."""
     deaths: int = 0
     """How many workers died while they had this request."""
     is_done: bool = False
@@ -55,6 +59,8 @@ class Success:
 
     heads: tuple[TensorHead, ...]
     payload: Buffer
+    is_placed: bool = False
+    """Whether they are in the request's place instead."""
 
 
 Outcome = Success | EdgeAgentError
@@ -90,7 +96,7 @@ class Limits:
 
     def __init__(self, max_requests: int, max_bytes: int) -> None:
         self._max_requests = max_requests
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self.requests = 0
         self.bytes = 0
 
@@ -105,10 +111,10 @@ class Limits:
                 f"{self.requests} requests are in flight, the limit is {self._max_requests}: "
                 "try again later"
             )
-        if self.bytes + size_bytes > self._max_bytes:
+        if self.bytes + size_bytes > self.max_bytes:
             raise Busy(
                 f"{self.bytes} bytes are in flight and this request has {size_bytes}, the limit "
-                f"is {self._max_bytes}: try again later"
+                f"is {self.max_bytes}: try again later"
             )
         self.requests += 1
         self.bytes += size_bytes

@@ -20,17 +20,18 @@ from edge_agent.errors import (
 )
 from edge_agent.plans import Epoch
 from edge_agent.transport.local import ConnectionLost
+from edge_agent.transport.memory import SharedMemory
 from edge_agent.wire.arrays import payload_bytes
 from edge_agent.wire.frames import Buffer, nbytes
 from edge_agent.wire.messages import (
     Codec,
     Deployment,
+    Forget,
     Message,
     Ran,
     Ready,
     Run,
     RunError,
-    TensorHead,
     WorkerMessage,
     decode,
 )
@@ -76,18 +77,27 @@ class Attached(Connection):
         self.station = Station(epoch=epoch, sender=self, window=window)
         self.has_reported = False
         """Whether it said that it is ready, or that it never will be."""
+        self.has_mapped: dict[int, int] = {}
+        """How many bytes of which memory."""
         self._message = b""
         self._stations = stations
 
     def hand_over(self, request: Request) -> None:
         """See `lanes.Sender`."""
+        memory, place = request.memory, request.place
         run = Run(
             epoch=self.station.epoch,
             sequence=request.sequence,
             tensors=request.heads,
             outputs=request.outputs,
+            place=place,
+            memory=memory.number if memory else 0,
         )
-        self._stations.tell(self, run, (request.payload,))
+        if memory and place and self.has_mapped.get(memory.number, -1) < place.end:
+            self.has_mapped[memory.number] = place.end
+            self._stations.tell(self, run, memory=memory)
+        else:
+            self._stations.tell(self, run, (request.payload,))
 
     def on_message(self, message: bytes, payload_bytes: int) -> bool:
         """See `Connection`."""
@@ -138,17 +148,27 @@ class Stations:
         return worker.station
 
     def tell(
-        self, worker: Attached, message: Message, tensors: tuple[Buffer, ...] = ()
+        self,
+        worker: Attached,
+        message: Message,
+        tensors: tuple[Buffer, ...] = (),
+        memory: SharedMemory | None = None,
     ) -> None:
         """Queue a message for a worker and send what goes."""
         try:
-            is_sent = worker.send(self._codec.encode(message), tensors)
+            is_sent = worker.send(self._codec.encode(message), tensors, memory)
         except ConnectionLost:
             # The end of the stream is read next, and then its requests run again elsewhere.
             worker.outgoing.clear()
             return
         if not is_sent:
             self._poller.watch(worker)
+
+    def forget(self, memory: SharedMemory) -> None:
+        """No request will have a place in this memory any more."""
+        for worker in list(self._attached.values()):
+            if worker.has_mapped.pop(memory.number, None) is not None:
+                self.tell(worker, Forget(memory.number))
 
     def cut_over(self, lane: Lane, station: Station) -> None:
         """Let `station` serve; the worker before it drains and is retired.
@@ -218,8 +238,8 @@ class Stations:
         message: WorkerMessage = decode(self._codec.from_worker, raw)
         lane, station = worker.lane, worker.station
         match message:
-            case Ran(sequence=sequence, tensors=heads):
-                lane.answered_by(station, sequence, self._outcome(heads, payload))
+            case Ran(sequence=sequence):
+                lane.answered_by(station, sequence, self._outcome(message, payload))
             case Ready():
                 self._report(worker)
                 worker.events.is_ready(message)
@@ -234,16 +254,17 @@ class Stations:
             raise ProtocolError("worker reported twice whether it is ready")
         worker.has_reported = True
 
-    def _outcome(self, heads: tuple[TensorHead, ...], payload: Buffer) -> Outcome:
-        total_bytes = payload_bytes(heads)
+    def _outcome(self, ran: Ran, payload: Buffer) -> Outcome:
+        total_bytes = payload_bytes(ran.tensors)
         if total_bytes > self._max_answer_bytes:
             return RunFailed(
                 f"the outputs have {total_bytes} bytes, want at most {self._max_answer_bytes}: "
                 "ask for fewer, or raise max_bytes_in_flight under [limits] in the config file"
             )
-        if nbytes(payload) != total_bytes:
-            raise ProtocolError(f"payload of {nbytes(payload)} bytes, want {total_bytes}")
-        return Success(heads, payload)
+        want_bytes = 0 if ran.is_placed else total_bytes
+        if nbytes(payload) != want_bytes:
+            raise ProtocolError(f"payload of {nbytes(payload)} bytes, want {want_bytes}")
+        return Success(ran.tensors, payload, ran.is_placed)
 
     def _bury(self, worker: Attached) -> None:
         """A worker ended by itself, and its last answers are in: the rest runs again."""

@@ -10,6 +10,7 @@ import os
 import select
 import socket
 import struct
+from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -34,6 +35,9 @@ _MAX_PARTS = 512
 _TIMEVAL = struct.Struct("ll")
 _TOO_LATE = "the deadline passed while waiting for the answer"
 _CREDENTIALS = struct.Struct("3i")
+_DESCRIPTOR = struct.Struct("i")
+# No more than one fits: the kernel closes others.
+_ONE_DESCRIPTOR_BYTES = socket.CMSG_LEN(_DESCRIPTOR.size)
 
 
 class ConnectionLost(Exception):
@@ -112,9 +116,15 @@ def pair() -> tuple[socket.socket, socket.socket]:
     return ours, theirs
 
 
-def send_some(stream: socket.socket, parts: list[Buffer]) -> None:
-    """Send as much of `parts` as one call takes, and remove it from the list."""
-    left = stream.sendmsg(parts if len(parts) <= _MAX_PARTS else parts[:_MAX_PARTS])
+def send_some(stream: socket.socket, parts: list[Buffer], descriptor: int | None = None) -> None:
+    """Send as much of `parts` as one call takes, with a copy of `descriptor`, and remove it from
+    the list."""
+    some = parts if len(parts) <= _MAX_PARTS else parts[:_MAX_PARTS]
+    if descriptor is None:
+        left = stream.sendmsg(some)
+    else:
+        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, _DESCRIPTOR.pack(descriptor))
+        left = stream.sendmsg(some, [rights])
     done = 0
     for part in parts:
         size = nbytes(part)
@@ -128,14 +138,32 @@ def send_some(stream: socket.socket, parts: list[Buffer]) -> None:
         parts[0] = np.frombuffer(parts[0], np.uint8).data[left:]
 
 
+def receive_some(stream: socket.socket, target: memoryview) -> tuple[int, int | None]:
+    """What is there, at most as much as `target` takes, and the descriptor that came with it."""
+    count, ancillary, _, _ = stream.recvmsg_into(
+        [target], _ONE_DESCRIPTOR_BYTES, socket.MSG_CMSG_CLOEXEC
+    )
+    for level, kind, data in ancillary:
+        if (level, kind, len(data)) == (
+            socket.SOL_SOCKET,
+            socket.SCM_RIGHTS,
+            _DESCRIPTOR.size,
+        ):
+            return count, _DESCRIPTOR.unpack(data)[0]
+    return count, None
+
+
 class FrameStream:
     """Whole frames over a blocking connection.
 
     One thread at a time may send, and one at a time receive; they may be two.
     """
 
-    def __init__(self, stream: socket.socket) -> None:
+    def __init__(self, stream: socket.socket, *, takes_descriptors: bool = False) -> None:
         self.socket = stream
+        self.descriptors: deque[int] = deque()
+        """What came with the frames and nobody has taken yet, in their order."""
+        self._takes_descriptors = takes_descriptors
         self._patience_s = 0.0
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._left = self._scratch[:0]
@@ -148,8 +176,10 @@ class FrameStream:
         message: bytes,
         tensors: Iterable[Buffer] = (),
         deadline_s: float | None = None,
+        descriptor: int | None = None,
     ) -> None:
-        """Send one frame; `deadline_s` is a time of `clock.monotonic_s`.
+        """Send one frame, with a copy of `descriptor`; `deadline_s` is a time of
+        `clock.monotonic_s`.
 
         Raises:
             ConnectionLost: the other side is gone.
@@ -159,7 +189,8 @@ class FrameStream:
         while parts:
             self._be_patient(deadline_s)
             try:
-                send_some(self.socket, parts)
+                send_some(self.socket, parts, descriptor)
+                descriptor = None
             except BlockingIOError:
                 continue
             except OSError as error:
@@ -228,7 +259,12 @@ class FrameStream:
         wanted = self._reader.wanted()
         self._be_patient(deadline_s)
         try:
-            count = self.socket.recv_into(self._scratch if wanted is None else wanted)
+            if self._takes_descriptors and wanted is None:
+                count, descriptor = receive_some(self.socket, self._scratch)
+                if descriptor is not None:
+                    self.descriptors.append(descriptor)
+            else:
+                count = self.socket.recv_into(self._scratch if wanted is None else wanted)
         except BlockingIOError:
             return
         except OSError as error:

@@ -88,6 +88,16 @@ def frame_parts(message: bytes, tensors: Iterable[Buffer] = ()) -> list[Buffer]:
     return parts if payload_bytes > _JOINED_BYTES else [b"".join(parts)]
 
 
+def fill(room: memoryview, tensors: Iterable[Buffer]) -> None:
+    """Copy tensors into `room` as they lie in a payload; it is as large as they need or larger."""
+    end = 0
+    for tensor in tensors:
+        start = end + padding(end)
+        end = start + nbytes(tensor)
+        # numpy takes items of types that `memoryview.cast` does not know.
+        room[start:end] = np.frombuffer(tensor, np.uint8).data if end > start else b""
+
+
 def whole_frame(data: memoryview) -> tuple[bytes, memoryview] | None:
     """Message, and payload as a view, if `data` is one frame, no more and no less.
 

@@ -21,6 +21,7 @@ Text = Annotated[str, Meta(max_length=65536)]
 RequestId = Annotated[str, Meta(min_length=1, max_length=64)]
 Dimension = Annotated[int, Meta(ge=0, le=2**48)]
 Dimensions = Annotated[tuple[Dimension, ...], Meta(max_length=64)]
+Size = Annotated[int, Meta(ge=0, le=2**48)]
 MAX_TENSORS = 4096
 MAX_THREADS = 4096
 MAX_DEADLINE_S = 1e6
@@ -50,11 +51,27 @@ Names = Annotated[tuple[Name, ...], Meta(max_length=MAX_TENSORS)]
 Shapes = tuple[tuple[TensorName, Annotated[Shape, Meta(max_length=64)]], ...]
 
 
+class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where tensors are in the memory that came with the connection or the message, instead of
+    in the payload: inputs from its start, and room for the outputs."""
+
+    inputs_bytes: Size
+    outputs_at: Size
+    """A multiple of 64, behind the inputs."""
+    outputs_bytes: Size
+    """How much room there is; outputs that need more come in the payload."""
+
+    @property
+    def end(self) -> int:
+        """Bytes of memory that it takes."""
+        return self.outputs_at + self.outputs_bytes
+
+
 # Client → agent
 
 
 class Infer(Message, frozen=True, tag="infer"):
-    """Run a model; the input tensors follow in the payload."""
+    """Run a model; the input tensors follow in the payload, unless they have a place."""
 
     request: RequestId
     model: Name
@@ -62,6 +79,7 @@ class Infer(Message, frozen=True, tag="infer"):
     outputs: Names | None
     deadline_s: Annotated[float, Meta(le=MAX_DEADLINE_S)] | None
     """Seconds from now until the answer is no longer wanted; None: however long it takes."""
+    place: Place | None = None
 
 
 class Load(Message, frozen=True, tag="load"):
@@ -113,10 +131,11 @@ ClientMessage = Infer | Load | Unload | Replan | AskPlan | AskModels | AskStatus
 
 
 class Result(Message, frozen=True, tag="result"):
-    """The outputs of a run; their bytes follow in the payload."""
+    """The outputs of a run; their bytes follow in the payload, or are in the request's place."""
 
     request: RequestId
     tensors: TensorHeads
+    is_placed: bool = False
 
 
 class Failure(Message, frozen=True, tag="failure"):
@@ -244,21 +263,32 @@ class Ready(Message, frozen=True, tag="ready"):
 
 
 class Run(Message, frozen=True, tag="run"):
-    """Run once; the inputs follow in the payload."""
+    """Run once; the inputs follow in the payload, or have a place in memory."""
 
     epoch: Epoch
     sequence: int
     tensors: TensorHeads
     outputs: Names
+    place: Place | None = None
+    memory: int = 0
+    """The number of the memory where the place is. Its descriptor comes with the message if no
+    message before had this number and a place that ends as far behind."""
+
+
+class Forget(Message, frozen=True, tag="forget"):
+    """Nothing will have a place in the memory of this number any more."""
+
+    memory: int
 
 
 class Ran(Message, frozen=True, tag="ran"):
-    """The outputs of a run; they follow in the payload."""
+    """The outputs of a run; they follow in the payload, or are in the request's place."""
 
     epoch: Epoch
     sequence: int
     tensors: TensorHeads
     run_s: float
+    is_placed: bool = False
 
 
 class RunError(Message, frozen=True, tag="run-error"):
@@ -270,7 +300,7 @@ class RunError(Message, frozen=True, tag="run-error"):
     message: Text
 
 
-AgentToWorker = Deployment | Run
+AgentToWorker = Deployment | Run | Forget
 WorkerMessage = Ready | Ran | RunError
 
 

@@ -36,7 +36,7 @@ def _end_with(stream: FrameStream) -> None:
 
 def main(arguments: list[str]) -> None:
     """Serve one epoch until the stream closes."""
-    stream = FrameStream(socket.socket(fileno=int(arguments[0])))
+    stream = FrameStream(socket.socket(fileno=int(arguments[0])), takes_descriptors=True)
     threading.Thread(target=_end_with, args=(stream,), daemon=True).start()
     is_background = "--background" in arguments
     importing = threading.Thread(target=_import_runtime, args=(is_background,), daemon=True)
