@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import tempfile
@@ -16,7 +17,9 @@ from edge_agent.subgraphs import ModelId
 from edge_agent.tensors import Array, Arrays, ElementType, TensorName, TensorSpec
 from edge_agent.transport import local
 from edge_agent.transport.local import ConnectionLost, FrameStream
+from edge_agent.transport.memory import mapped
 from edge_agent.wire.arrays import pack_arrays, unpack_arrays
+from edge_agent.wire.frames import Buffer, fill
 from edge_agent.wire.messages import (
     AskModels,
     ClientMessage,
@@ -66,8 +69,12 @@ def state(name: str = "m", **changes: object) -> ModelState:
 class Asked:
     """One message of a client, and the way to answer it."""
 
-    def __init__(self, message: ClientMessage, payload: memoryview, stream: FrameStream) -> None:
+    def __init__(
+        self, message: ClientMessage, payload: Buffer, stream: FrameStream, memory: memoryview
+    ) -> None:
         self.message = message
+        self.memory = memory
+        """Where the request has its place, if it has one."""
         self._payload = payload
         self._stream = stream
 
@@ -77,7 +84,9 @@ class Asked:
         return self.message
 
     def arrays(self) -> Arrays:
-        return unpack_arrays(self.infer.tensors, self._payload)
+        place = self.infer.place
+        payload = self._payload if place is None else self.memory[: place.inputs_bytes]
+        return unpack_arrays(self.infer.tensors, payload)
 
     def answer(self, message: Message, arrays: Mapping[str, Array] | None = None) -> None:
         _, tensors = pack_arrays(arrays or {})
@@ -89,6 +98,13 @@ class Asked:
     def result(self, arrays: Mapping[str, Array], request: str | None = None) -> None:
         heads, _ = pack_arrays(arrays)
         self.answer(Result(request or self.infer.request, heads), arrays)
+
+    def placed_result(self, arrays: Mapping[str, Array]) -> None:
+        """Put the outputs into the request's place."""
+        heads, tensors = pack_arrays(arrays)
+        assert self.infer.place is not None
+        fill(self.memory[self.infer.place.outputs_at :], tensors)
+        self.answer(Result(self.infer.request, heads, is_placed=True))
 
     def fail(self, error: EdgeAgentError) -> None:
         request = self.message.request if isinstance(self.message, Infer) else None
@@ -171,12 +187,18 @@ class FakeAgent:
             self._in_thread(lambda stream=stream: self._serve(stream))  # type: ignore[misc]
 
     def _serve(self, stream: socket.socket) -> None:
-        frames = FrameStream(stream)
+        frames = FrameStream(stream, takes_descriptors=True)
+        memory = memoryview(b"")
         try:
             while True:
                 raw, payload = frames.receive()
-                asked = Asked(decode(CODEC.from_client, raw), payload, frames)
+                message: ClientMessage = decode(CODEC.from_client, raw)
+                if isinstance(message, Infer) and message.place is not None:
+                    memory = mapped(os.dup(frames.descriptors[0]), message.place.end)
+                asked = Asked(message, payload, frames, memory)
                 self.asked.append(asked)
                 self.on_asked(asked)
         except (ConnectionLost, ProtocolError, OSError):
             stream.close()
+            for descriptor in frames.descriptors:
+                os.close(descriptor)

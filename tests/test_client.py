@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -25,8 +27,19 @@ from edge_agent.errors import (
     UnknownModel,
 )
 from edge_agent.plans import Target
+from edge_agent.tensors import ElementType
 from edge_agent.wire.frames import pack_prefix
-from edge_agent.wire.messages import Done, Failure, Load, Models, ModelState, Replan, Unload
+from edge_agent.wire.messages import (
+    Done,
+    Failure,
+    Load,
+    Models,
+    ModelState,
+    Replan,
+    Result,
+    TensorHead,
+    Unload,
+)
 from tests.fake_agent import Asked, FakeAgent, doubles, state
 
 X = np.array([[1.0, 2.0]], np.float32)
@@ -375,3 +388,109 @@ def test_the_wrong_answer_to_a_question_is_a_protocol_error() -> None:
         pytest.raises(ProtocolError, match="got Done, want Models"),
     ):
         client.models()
+
+
+BIG = np.arange(40_000, dtype=np.float32).reshape(200, 200)
+
+
+def doubles_in_place(asked: Asked) -> None:
+    """A well-behaved agent that puts outputs where there is room."""
+    place = asked.infer.place
+    if place is not None and place.outputs_bytes:
+        asked.placed_result({"y": asked.arrays()["x"] * 2})
+    else:
+        doubles(asked)
+
+
+def test_large_inputs_and_outputs_pass_through_shared_memory() -> None:
+    with FakeAgent(doubles_in_place) as agent, Client(agent.path) as client:
+        for number in range(4):
+            got = client.infer("m", {"x": BIG + number})
+            np.testing.assert_array_equal(got["y"], (BIG + number) * 2)
+        places = [asked.infer.place for asked in agent.asked]
+        assert [p and (p.inputs_bytes, p.outputs_bytes) for p in places] == [
+            (160_000, 0),
+            *[(160_000, 160_000)] * 3,
+        ]
+        assert agent.connections == 1
+
+
+def test_an_answer_stays_as_it_is_when_the_memory_is_used_again() -> None:
+    with FakeAgent(doubles_in_place) as agent, Client(agent.path) as client:
+        answers = [client.infer("m", {"x": BIG + n})["y"] for n in range(3)]
+        for number, answer in enumerate(answers):
+            np.testing.assert_array_equal(answer, (BIG + number) * 2)
+            answer += 1  # and it is the caller's own
+
+
+def test_small_tensors_do_not_need_memory_and_large_outputs_alone_do() -> None:
+    def repeats(asked: Asked) -> None:
+        y = {"y": np.resize(asked.arrays()["x"], 40_000)}
+        asked.placed_result(y) if asked.infer.place else asked.result(y)
+
+    with FakeAgent(repeats) as agent, Client(agent.path) as client:
+        for _ in range(2):
+            assert client.infer("m", {"x": X})["y"].shape == (40_000,)
+        assert [a.infer.place is not None for a in agent.asked] == [False, True]
+    with FakeAgent() as agent, Client(agent.path) as client:
+        for _ in range(2):
+            client.infer("m", {"x": X})
+        assert [a.infer.place for a in agent.asked] == [None, None]
+
+
+def test_inputs_of_every_size_and_several_types_arrive_through_one_connection() -> None:
+    with FakeAgent(lambda asked: asked.result(asked.arrays())) as agent:
+        with Client(agent.path) as client:
+            for rows in (20_000, 3, 70_000, 50_000):
+                sent = {
+                    "h": np.arange(rows, dtype=np.float16),
+                    "b": np.arange(rows) % 3 == 0,
+                    "c": np.zeros((0, 5), np.complex64),
+                    "t": np.arange(2 * rows).reshape(2, rows).T,
+                }
+                got = client.infer("m", sent)
+                for name, array in sent.items():
+                    np.testing.assert_array_equal(got[name], array)
+                    assert got[name].dtype == array.dtype
+        assert agent.connections == 1
+
+
+def test_after_a_failure_the_memory_is_not_used_again() -> None:
+    """Whoever was asked may still write into it."""
+    with FakeAgent(Script(lambda asked: asked.fail(DeadlineExceeded("late")))) as agent:
+        with Client(agent.path) as client:
+            with pytest.raises(DeadlineExceeded):
+                client.infer("m", {"x": BIG})
+            np.testing.assert_array_equal(client.infer("m", {"x": BIG})["y"], BIG * 2)
+        assert agent.connections == 2
+
+
+def test_a_placed_answer_without_a_place_is_no_answer() -> None:
+    def lies(asked: Asked) -> None:
+        head = TensorHead("y", ElementType.FLOAT32, (100_000,))
+        asked.answer(Result(asked.infer.request, (head,), is_placed=True))
+
+    with FakeAgent(lies) as agent, Client(agent.path) as client:
+        for x in (X, BIG):
+            with pytest.raises(ProtocolError, match="outputs of 400000 bytes"):
+                client.infer("m", {"x": x})
+
+
+def test_without_memory_to_share_tensors_pass_through_the_socket(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_memory(_name: str, _flags: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "memfd_create", no_memory)
+    with FakeAgent() as agent, Client(agent.path) as client:
+        np.testing.assert_array_equal(client.infer("m", {"x": BIG})["y"], BIG * 2)
+        assert agent.asked[0].infer.place is None
+
+
+def test_a_large_request_is_sent_again_to_an_agent_that_starts_again() -> None:
+    with FakeAgent(doubles_in_place) as agent, Client(agent.path) as client:
+        client.infer("m", {"x": BIG})
+        agent.die()
+        agent.start()
+        np.testing.assert_array_equal(client.infer("m", {"x": BIG})["y"], BIG * 2)

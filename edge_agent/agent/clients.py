@@ -342,7 +342,7 @@ class Clients:
         self._limits.give_back(request.size_bytes)
         self.answered_at_s = clock.monotonic_s()
         _, connection = self._requests.pop(request.id)
-        request.payload = b""
+        request.payload, request.memory = b"", None
         if isinstance(outcome, EdgeAgentError):
             self._fail(connection, request.id, outcome)
             return
@@ -416,6 +416,7 @@ class Clients:
                 request.lane.finish(request, BadRequest("the client closed the connection"))
         if connection.memory is not None:
             self._forget(connection.memory)
+            connection.memory = None
 
     # ---- the end
 

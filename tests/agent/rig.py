@@ -23,7 +23,7 @@ from edge_agent.tensors import Array, Arrays
 from edge_agent.transport import local
 from edge_agent.transport.local import ConnectionLost, FrameStream
 from edge_agent.wire.arrays import pack_arrays, unpack_arrays
-from edge_agent.wire.frames import frame_parts
+from edge_agent.wire.frames import Buffer, frame_parts
 from edge_agent.wire.messages import (
     AgentMessage,
     ClientMessage,
@@ -32,6 +32,7 @@ from edge_agent.wire.messages import (
     Done,
     Infer,
     Message,
+    Place,
     Ran,
     Ready,
     Result,
@@ -105,13 +106,13 @@ class WorkerEnd:
     """A worker's end of its stream."""
 
     def __init__(self, stream: socket.socket, events: RecordedEvents) -> None:
-        self.stream = FrameStream(stream)
+        self.stream = FrameStream(stream, takes_descriptors=True)
         self.events = events
         self.station: Station
         self.epoch: Epoch
         self._thread: threading.Thread | None = None
 
-    def _next(self) -> tuple[Deployment | Run, memoryview]:
+    def _next(self) -> tuple[Deployment | Run, Buffer]:
         raw, payload = self.stream.receive(clock.monotonic_s() + WAIT_S)
         message: Deployment | Run = decode(CODEC.to_worker, raw)
         return message, payload
@@ -122,11 +123,16 @@ class WorkerEnd:
         self.epoch = message.epoch
         return message
 
-    def take(self) -> tuple[Run, Arrays]:
-        """The next request and its inputs."""
+    def next_run(self) -> tuple[Run, Buffer]:
+        """The next request and its payload."""
         message, payload = self._next()
         assert isinstance(message, Run)
-        return message, unpack_arrays(message.tensors, payload)
+        return message, payload
+
+    def take(self) -> tuple[Run, Arrays]:
+        """The next request and its inputs."""
+        run, payload = self.next_run()
+        return run, unpack_arrays(run.tensors, payload)
 
     def send(self, message: Message, tensors: list[memoryview] | None = None) -> None:
         self.stream.send(CODEC.encode(message), tensors or [])
@@ -178,6 +184,12 @@ class ClientEnd:
     def __init__(self, path: Path) -> None:
         self.stream = local.connect(path)
 
+    def place(self, place: Place, descriptor: int | None = None, request: str = "r") -> None:
+        """Send a request for x of 8 bytes whose inputs have a place."""
+        heads, _ = pack_arrays({"x": X})
+        infer = Infer(request, "m", heads, None, None, place)
+        self.stream.send(CODEC.encode(infer), (), None, descriptor)
+
     def send(self, message: Message, arrays: Mapping[str, Array] | None = None) -> None:
         self.send_bytes(framed(message, arrays))
 
@@ -192,7 +204,7 @@ class ClientEnd:
         heads, _ = pack_arrays({"x": x})
         self.send(Infer(request, model, heads, None, deadline_s), {"x": x})
 
-    def receive(self) -> tuple[AgentMessage, memoryview]:
+    def receive(self) -> tuple[AgentMessage, Buffer]:
         raw, payload = self.stream.receive(clock.monotonic_s() + WAIT_S)
         answer: AgentMessage = decode(CODEC.from_agent, raw)
         return answer, payload

@@ -20,11 +20,13 @@ from tests.system.running import Place, RunningAgent, stopped, wait_until, worke
 
 CLIENTS = 4
 REQUESTS_EACH = 50
+ROWS = [1, 20_000]
+"""Of an input of 12 bytes a row: through the socket, and through shared memory."""
 
 
 @contextmanager
 def requests_in_flight(
-    agent: RunningAgent, model: str, clients: int, each: int
+    agent: RunningAgent, model: str, clients: int, each: int, rows: int
 ) -> Iterator[list[tuple[float, Future[Arrays]]]]:
     """(first number of the input, answer to come) of requests to a worker that does not move."""
     with ExitStack() as stack:
@@ -32,28 +34,29 @@ def requests_in_flight(
         pool = stack.enter_context(ThreadPoolExecutor(clients * each))
         with stopped(worker_pid(asking[0], model)):
             answers = [
-                (float(i), pool.submit(asking[i % clients].infer, model, x(i)))
+                (float(i), pool.submit(asking[i % clients].infer, model, x(i, rows)))
                 for i in range(clients * each)
             ]
             wait_until(lambda: asking[0].status().in_flight == clients * each, "all are in flight")
             yield answers
 
 
-def check_answers(answers: list[tuple[float, Future[Arrays]]], addend: float) -> None:
+def check_answers(answers: list[tuple[float, Future[Arrays]]], addend: float, rows: int) -> None:
     """Every request has its own right answer."""
     for first, answer in answers:
-        assert np.array_equal(answer.result(30)["y"], x(first)["x"] + addend)
+        assert np.array_equal(answer.result(30)["y"], x(first, rows)["x"] + addend)
 
 
 @pytest.mark.usefixtures("planned")
+@pytest.mark.parametrize("rows", ROWS)
 def test_a_killed_worker_costs_none_of_200_requests_from_four_clients(
-    start: StartAgent,
+    start: StartAgent, rows: int
 ) -> None:
     agent = start()
     with agent.client() as client:
-        with requests_in_flight(agent, "add", CLIENTS, REQUESTS_EACH) as answers:
+        with requests_in_flight(agent, "add", CLIENTS, REQUESTS_EACH, rows) as answers:
             psutil.Process(worker_pid(client, "add")).kill()
-            check_answers(answers, 1.0)
+            check_answers(answers, 1.0, rows)
         state = client.model("add")
         assert (state.restarts, state.failed) == (1, 0)
         assert state.answered == CLIENTS * REQUESTS_EACH
@@ -61,15 +64,16 @@ def test_a_killed_worker_costs_none_of_200_requests_from_four_clients(
 
 
 @pytest.mark.usefixtures("planned")
+@pytest.mark.parametrize("rows", ROWS)
 def test_a_killed_agent_answers_after_its_restart_what_was_in_flight(
-    start: StartAgent,
+    start: StartAgent, rows: int
 ) -> None:
     agent = start()
     with agent.client() as client:
-        with requests_in_flight(agent, "add", 2, 4) as answers:
+        with requests_in_flight(agent, "add", 2, 4, rows) as answers:
             agent.kill()
             start()
-            check_answers(answers, 1.0)
+            check_answers(answers, 1.0, rows)
         # A connection that led to the dead agent is not used again.
         assert client.model("add").failed == 0
 

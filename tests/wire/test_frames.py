@@ -13,10 +13,12 @@ from edge_agent.wire.frames import (
     MAX_MESSAGE_BYTES,
     PREFIX,
     FrameReader,
+    fill,
     frame_parts,
     pack_prefix,
     padded_total,
     unpack_prefix,
+    whole_frame,
 )
 
 Frame = tuple[bytes, list[bytes]]
@@ -77,6 +79,24 @@ def test_an_empty_last_tensor_ends_at_the_padding_before_it() -> None:
 @given(st.lists(st.binary(max_size=200), max_size=6))
 def test_a_payload_has_the_bytes_that_its_tensors_need(tensors: list[bytes]) -> None:
     assert len(joined(b"", tensors)) == PREFIX.size + padded_total([len(t) for t in tensors])
+
+
+@given(st.lists(st.binary(max_size=200), max_size=6))
+def test_tensors_are_filled_in_as_they_lie_in_a_payload(tensors: list[bytes]) -> None:
+    room = memoryview(bytearray(2000))
+    fill(room, tensors)
+    payload = joined(b"", tensors)[PREFIX.size :]
+    assert bytes(room) == payload.ljust(2000, b"\0")
+
+
+@given(st.binary(max_size=300), st.lists(st.binary(max_size=200), max_size=4), st.data())
+def test_one_whole_frame_is_known_from_anything_shorter_or_longer(
+    message: bytes, tensors: list[bytes], data: st.DataObject
+) -> None:
+    frame = joined(message, tensors)
+    assert whole_frame(memoryview(frame)) == (message, joined(b"", tensors)[PREFIX.size :])
+    assert whole_frame(memoryview(frame + b"E")) is None
+    assert whole_frame(memoryview(frame)[: data.draw(st.integers(0, len(frame) - 1))]) is None
 
 
 @given(frames, chunk_sizes)

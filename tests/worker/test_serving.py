@@ -16,12 +16,23 @@ from edge_agent import clock
 from edge_agent.errors import RunFailed
 from edge_agent.plans import Epoch
 from edge_agent.subgraphs import ModelId
-from edge_agent.tensors import Arrays
+from edge_agent.tensors import Array, Arrays
 from edge_agent.transport import local
 from edge_agent.transport.local import ConnectionLost, FrameStream
+from edge_agent.transport.memory import OwnMemory
 from edge_agent.wire.arrays import pack_arrays, unpack_arrays
 from edge_agent.wire.frames import frame_parts
-from edge_agent.wire.messages import Codec, Ran, Ready, Run, RunError, WorkerMessage, decode
+from edge_agent.wire.messages import (
+    Codec,
+    Forget,
+    Place,
+    Ran,
+    Ready,
+    Run,
+    RunError,
+    WorkerMessage,
+    decode,
+)
 from edge_agent.worker.serving import Serving
 
 WAIT_S = 10.0
@@ -69,7 +80,7 @@ class AgentEnd:
     def receive(self) -> tuple[WorkerMessage, Arrays]:
         raw, payload = self.stream.receive(clock.monotonic_s() + WAIT_S)
         message: WorkerMessage = decode(CODEC.from_worker, raw)
-        if not isinstance(message, Ran):
+        if not isinstance(message, Ran) or message.is_placed:
             return message, {}
         return message, unpack_arrays(message.tensors, payload)
 
@@ -82,7 +93,7 @@ def serving(instances: int = 1) -> Iterator[AgentEnd]:
     """A worker in threads of this process, whose end of the stream closes when it is done."""
     ours, theirs = local.pair()
     runner, ended = Doubling(), threading.Event()
-    serves = Serving(FrameStream(theirs), runner, EPOCH, instances)
+    serves = Serving(FrameStream(theirs, takes_descriptors=True), runner, EPOCH, instances)
 
     def run() -> None:
         try:
@@ -184,6 +195,91 @@ def test_damaged_requests_are_answered_or_end_the_worker(data: st.DataObject) ->
             agent.stream.socket.sendall(frame)
     finally:
         logging.disable(logging.NOTSET)
+
+
+class Placing:
+    """Asks for X + n with the inputs and the room for the outputs in memory."""
+
+    def __init__(self, agent: AgentEnd, size_bytes: int = 72) -> None:
+        self.agent = agent
+        self.memory = OwnMemory(size_bytes)
+
+    def send(self, addend: int, room_bytes: int, descriptor: int | None, number: int = 5) -> None:
+        self.memory.view[:8] = (X + addend).tobytes()
+        heads, _ = pack_arrays({"x": X})
+        run = Run(EPOCH, addend, heads, ("y",), Place(8, 64, room_bytes), number)
+        self.agent.stream.send(CODEC.encode(run), (), None, descriptor)
+
+    def y(self) -> Array:
+        """The output, wherever it is."""
+        raw, payload = self.agent.stream.receive(clock.monotonic_s() + WAIT_S)
+        ran: WorkerMessage = decode(CODEC.from_worker, raw)
+        assert isinstance(ran, Ran), ran
+        if ran.is_placed:
+            assert not payload
+            payload = bytes(self.memory.view[64:72])
+        return unpack_arrays(ran.tensors, payload)["y"]
+
+
+@pytest.mark.parametrize("room_bytes", [0, 7, 8])
+def test_inputs_in_shared_memory_are_run_and_outputs_put_there_if_they_fit(
+    room_bytes: int,
+) -> None:
+    with serving() as agent:
+        placing = Placing(agent)
+        placing.send(1, room_bytes, placing.memory.fd)
+        np.testing.assert_array_equal(placing.y(), (X + 1) * 2)
+        is_placed = bytes(placing.memory.view[64:72]) != bytes(8)
+        assert is_placed == (room_bytes == 8)
+        # The worker has the memory now.
+        placing.send(2, room_bytes, None)
+        np.testing.assert_array_equal(placing.y(), (X + 2) * 2)
+
+
+def test_memory_is_mapped_anew_when_more_of_it_is_used_and_after_it_was_forgotten() -> None:
+    with serving() as agent:
+        placing = Placing(agent)
+        placing.send(1, 8, placing.memory.fd)
+        placing.y()
+        placing.memory.grow(5000)
+        placing.send(2, 4900, placing.memory.fd)
+        np.testing.assert_array_equal(placing.y(), (X + 2) * 2)
+        agent.stream.send(CODEC.encode(Forget(5)))
+        placing.send(3, 8, placing.memory.fd)
+        np.testing.assert_array_equal(placing.y(), (X + 3) * 2)
+        agent.stream.send(CODEC.encode(Forget(77)))
+        placing.send(4, 8, None)
+        np.testing.assert_array_equal(placing.y(), (X + 4) * 2)
+
+
+def test_requests_with_and_without_memory_may_lie_in_the_stream_together() -> None:
+    with serving() as agent:
+        placings = [Placing(agent) for _ in range(3)]
+        agent.send(100)
+        for number, placing in enumerate(placings):
+            placing.send(number, 8, placing.memory.fd, number)
+            agent.send(100 + number)
+        got = [agent.receive()[0] for _ in range(7)]
+        assert all(isinstance(message, Ran) for message in got), got
+        for number, placing in enumerate(placings):
+            y = np.frombuffer(placing.memory.view[64:72], np.float32)
+            np.testing.assert_array_equal(y, (X + number) * 2)
+
+
+def test_memory_that_cannot_be_mapped_fails_that_request_alone() -> None:
+    with serving() as agent, open("/dev/null", "rb") as no_memory:
+        placing = Placing(agent)
+        placing.send(1, 8, no_memory.fileno())
+        message, _ = agent.receive()
+        assert isinstance(message, RunError)
+        placing.send(2, 8, placing.memory.fd)
+        np.testing.assert_array_equal(placing.y(), (X + 2) * 2)
+
+
+def test_memory_that_never_came_ends_the_worker(caplog: pytest.LogCaptureFixture) -> None:
+    with serving() as agent, caplog.at_level(logging.CRITICAL):
+        Placing(agent).send(1, 8, None)
+        assert agent.has_ended()
 
 
 def test_the_end_of_the_stream_ends_all_threads() -> None:
