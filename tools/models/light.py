@@ -1,7 +1,8 @@
 """Knows how the light models of the onnx package get weights, so that they can be timed.
 
 Their weights are ConstantOfShape nodes, which run on every request and hold one value: times of
-such a model say nothing about the real one. Only here, beside edge_agent.model, is onnx imported.
+such a model say nothing about the real one. Only here and in
+models.quantised, beside edge_agent.model, is onnx imported.
 """
 
 from __future__ import annotations
