@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 
 from edge_agent import __version__, clock
 from edge_agent.agent.controller import Controller
@@ -44,7 +44,11 @@ class Answers:
     """Deals with messages on the threads of the executor. `connect` comes before the first."""
 
     def __init__(
-        self, settings: Settings, incarnation: int, device: Future[Device], executor: Executor
+        self,
+        settings: Settings,
+        incarnation: int,
+        device: Callable[[], Device],
+        executor: Executor,
     ) -> None:
         self._settings = settings
         self._incarnation = incarnation
@@ -89,7 +93,7 @@ class Answers:
             case AskStatus():
                 return self._status()
             case AskDevices():
-                return Devices(device=self._device.result())
+                return Devices(device=self._device())
             case Infer():
                 raise BadRequest("inference does not pass here")
 

@@ -22,6 +22,7 @@ from edge_agent.wire.messages import (
     Grant,
     Probed,
     Progress,
+    Staged,
     decode,
 )
 
@@ -34,21 +35,36 @@ class Builder:
     def __init__(self, settings: Settings, *, is_background: bool = False) -> None:
         """Start it; in the background it gives way to serving from the start, not only while it
         builds."""
-        options = ["--background"] if is_background else []
-        self._child = Child("edge_agent.builder", [encode_settings(settings), *options])
+        self._child = Child("edge_agent.builder", [encode_settings(settings)])
+        if is_background:
+            self._child.give_way()
         self._stream = local.FrameStream(self._child.stream)
         self._codec = Codec()
         self._is_killed = False
 
-    def admit(self, path: str) -> Admitted:
+    def admit(
+        self,
+        path: str,
+        on_staged: Callable[[str], None] = lambda _path: None,
+        wait_until_movable: Callable[[], None] = lambda: None,
+    ) -> Admitted:
         """Copy a model file into the store, checked.
+
+        `on_staged` hears where the copy lies while it is checked, if it may be opened there: then
+        `wait_until_movable` blocks until nobody uses that path any more. What the two raise ends
+        the admission and is raised here; the builder must be closed then.
 
         Raises:
             ModelRefused: it cannot be accepted; nothing of it is kept.
             StorageError: it cannot be stored.
         """
         try:
-            return self._ask(Admit(path=path), Admitted)
+            return self._ask(
+                Admit(path=path),
+                Admitted,
+                wait_for_grant=wait_until_movable,
+                on_staged=on_staged,
+            )
         except BuilderLost as error:
             raise ModelRefused(f"{path}: reading it killed the builder ({error})") from error
 
@@ -76,6 +92,7 @@ class Builder:
         want: type[A],
         on_progress: Callable[[float, str], None] = lambda _fraction, _what: None,
         wait_for_grant: Callable[[], None] = lambda: None,
+        on_staged: Callable[[str], None] = lambda _path: None,
     ) -> A:
         try:
             self._stream.send(self._codec.encode(message))
@@ -84,6 +101,8 @@ class Builder:
                 match decode(self._codec.from_builder, raw):
                     case Progress(fraction=fraction, what=what):
                         on_progress(fraction, what)
+                    case Staged(path=path):
+                        on_staged(path)
                     case AskGrant():
                         wait_for_grant()
                         self._stream.send(self._codec.encode(Grant()))

@@ -22,7 +22,13 @@ from edge_agent.agent.kept import Kept, load_kept, save_kept
 from edge_agent.agent.lanes import Lane
 from edge_agent.agent.loaded import Loaded, Planning
 from edge_agent.agent.processes import Child
-from edge_agent.agent.workers import Serve, Worker, Workers
+from edge_agent.agent.workers import (
+    OPEN_TIMEOUT_S,
+    Serve,
+    Worker,
+    Workers,
+    not_opened_in_time,
+)
 from edge_agent.config import Settings
 from edge_agent.errors import (
     BadRequest,
@@ -41,18 +47,19 @@ from edge_agent.store.models import ModelStore
 from edge_agent.store.records import PlanStore, ProfileStore
 from edge_agent.store.registry import LoadedModel, Registry, check_name
 from edge_agent.subgraphs import ModelId
-from edge_agent.wire.messages import Build, Built, Load, Ready, SubgraphFile
+from edge_agent.wire.messages import Admitted, Build, Built, Load, Ready, SubgraphFile
 
 log = logging.getLogger(__name__)
 
 OWNER = "local"
-OPEN_TIMEOUT_S = 600.0
 QUIET_S = 0.05
 """The builder gets its next slice when no request was under way for this long."""
 GRANT_POLL_S = 0.01
 MAX_WAIT_S = 0.5
 """Under traffic without a pause the builder, which gives way anyway, works a little all the same:
 else a busy model would never get a plan."""
+FIRST_REQUEST_S = 0.1
+"""A build begins so long after the load: what a client asks at once goes first."""
 SERVED_LATELY_S = 30.0
 
 
@@ -162,9 +169,12 @@ class Controller:
                 builder = Builder(self._settings, is_background=is_background)
                 loaded = self._admit_and_open(message, name, builder, child)
             except BaseException:
+                # It may be opening what was refused: that can take long, and nobody awaits it.
+                child.kill()
                 child.end()
                 if builder is not None:
                     builder.close()
+                    self._sweep_after_builder()
                 raise
             self._install(loaded)
             loaded.builder = builder
@@ -172,7 +182,7 @@ class Controller:
         return loaded
 
     def _admit_and_open(self, message: Load, name: str, builder: Builder, child: Child) -> Loaded:
-        admitted = builder.admit(message.path)
+        admitted = self._admit(message, builder, child)
         try:
             plain = plain_subgraph(admitted.path, message.threads)
             check_shapes(admitted.inputs, dict(message.shapes))
@@ -201,6 +211,21 @@ class Controller:
         except (ModelRefused, WorkerLost) as error:
             raise ModelRefused(f"{message.path}: {error}") from error
 
+    def _admit(self, message: Load, builder: Builder, child: Child) -> Admitted:
+        """Have the model checked while the worker opens it, and put into the store after both."""
+        opening = self._workers.opening_ahead(child)
+
+        def begin(staged: str) -> None:
+            opening.begin(plain_subgraph(staged, message.threads))
+
+        def wait() -> None:
+            try:
+                opening.wait()
+            except (ModelRefused, WorkerLost) as error:
+                raise ModelRefused(f"{message.path}: {error}") from error
+
+        return builder.admit(message.path, begin, wait)
+
     def _remember(self, loaded: Loaded) -> None:
         """Put a model on record, whole or not at all."""
         name = loaded.record.name
@@ -220,9 +245,7 @@ class Controller:
             return worker, worker.ready.result(OPEN_TIMEOUT_S)
         except TimeoutError:
             child.end()
-            raise ModelRefused(
-                f"ONNX Runtime did not open it within {OPEN_TIMEOUT_S:.0f} s"
-            ) from None
+            raise not_opened_in_time() from None
         except WorkerLost:
             raise
         except EdgeAgentError:
@@ -328,9 +351,11 @@ class Controller:
         ).start()
 
     def _build(self, loaded: Loaded, is_fresh: bool) -> None:
+        loaded.is_gone.wait(FIRST_REQUEST_S)
         try:
             with self._building:
                 if not loaded.is_gone.is_set():
+                    self._wait_for_quiet(loaded)
                     loaded.planning = Planning("working", 0.0, "starting")
                     self._deploy(loaded, self._ask_builder(loaded, is_fresh))
         except EdgeAgentError as error:

@@ -7,8 +7,9 @@ import os
 import select
 import signal
 import sys
+import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from edge_agent.agent.answers import Answers
@@ -18,7 +19,7 @@ from edge_agent.agent.datapath import DataPath
 from edge_agent.agent.workers import Workers
 from edge_agent.config import Settings, make_socket_folder
 from edge_agent.devices import Device
-from edge_agent.errors import AgentUnavailable, AlreadyRunning, EdgeAgentError
+from edge_agent.errors import AgentUnavailable, AlreadyRunning
 from edge_agent.store.lock import FolderLock
 from edge_agent.transport import local
 
@@ -97,8 +98,7 @@ def _run(settings: Settings, on_ready: Callable[[], None], told_fd: int) -> None
     stores.sweep()
     incarnation = stores.registry.next_incarnation()
     executor = ThreadPoolExecutor(32, thread_name_prefix="control")
-    device: Future[Device] = Future()
-    answers = Answers(settings, incarnation, device, executor)
+    answers = Answers(settings, incarnation, Prober(settings).device, executor)
     listener = local.listen(settings.socket)
     limits = settings.limits
     datapath = DataPath(
@@ -116,7 +116,6 @@ def _run(settings: Settings, on_ready: Callable[[], None], told_fd: int) -> None
     controller.restore()
     datapath.accept_clients()
     controller.open_restored()
-    executor.submit(_probe, settings, device)
     on_ready()
     select.select([told_fd], [], [])
     log.info("stopping: answering what is in flight")
@@ -127,13 +126,26 @@ def _run(settings: Settings, on_ready: Callable[[], None], told_fd: int) -> None
     executor.shutdown(wait=False, cancel_futures=True)
 
 
-def _probe(settings: Settings, device: Future[Device]) -> None:
-    try:
-        builder = Builder(settings, is_background=True)
-        try:
-            device.set_result(builder.probe().device)
-        finally:
-            builder.close()
-    except EdgeAgentError as error:
-        log.error("no compute unit could be probed: %s", error)
-        device.set_exception(error)
+class Prober:
+    """Finds the compute units of this device when somebody asks for them, once: it takes a second
+    of processor time, which a model that is loaded at the start needs more."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._probing = threading.Lock()
+        self._device: Device | None = None
+
+    def device(self) -> Device:
+        """The device; may block for the probe.
+
+        Raises:
+            EdgeAgentError: it could not be probed.
+        """
+        with self._probing:
+            if self._device is None:
+                builder = Builder(self._settings, is_background=True)
+                try:
+                    self._device = builder.probe().device
+                finally:
+                    builder.close()
+            return self._device

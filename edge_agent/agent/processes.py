@@ -15,6 +15,8 @@ from edge_agent.transport import local
 log = logging.getLogger(__name__)
 
 END_S = 5.0
+NICENESS = 10
+"""Of children that give way to serving from their start; as `engine.background` has it."""
 _CLEARED_PREFIX = "ORT_"
 """Environment variables of ONNX Runtime could let a model configure its session."""
 
@@ -49,6 +51,13 @@ class Child:
     def pid(self) -> int:
         """Its process id."""
         return self.process.pid
+
+    def give_way(self) -> None:
+        """Lower its priority, with that of every thread it will have.
+
+        From outside, so that the start of Python and its imports, a third of a second, count too.
+        """
+        os.setpriority(os.PRIO_PROCESS, self.pid, NICENESS)
 
     def kill(self) -> None:
         """End it at once."""

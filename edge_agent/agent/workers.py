@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -12,13 +13,23 @@ from edge_agent import clock
 from edge_agent.agent.datapath import DataPath
 from edge_agent.agent.lanes import Lane, Station
 from edge_agent.agent.processes import Child
-from edge_agent.errors import EdgeAgentError, WorkerLost
+from edge_agent.errors import DeadlineExceeded, EdgeAgentError, ModelRefused, WorkerLost
 from edge_agent.plans import Epoch
 from edge_agent.tensors import TensorSpec
-from edge_agent.wire.messages import Deployment, Ready, Shapes, SubgraphFile
+from edge_agent.transport import local
+from edge_agent.wire.messages import (
+    Codec,
+    Deployment,
+    OpenAhead,
+    Ready,
+    Shapes,
+    SubgraphFile,
+    decode,
+)
 
 log = logging.getLogger(__name__)
 
+OPEN_TIMEOUT_S = 600.0
 CLOSE_S = 0.5
 """How long all workers together may take to end when the agent ends."""
 
@@ -74,13 +85,58 @@ class Worker:
         self.child.end()
         how = self.child.how_it_ended()
         if not self.ready.done():
-            self.ready.set_exception(
-                WorkerLost(f"the worker died while it opened the model ({how})")
-            )
+            self.ready.set_exception(_died_opening(how))
             return
         log.warning("worker %d of %s died (%s)", self.pid, self.serve.epoch, how)
         if needs_another:
             self._on_lost(self)
+
+
+class OpeningAhead:
+    """The opening of a model file by a prepared worker before the model is admitted.
+
+    Whatever the file is, it meets ONNX Runtime in that worker alone, and what becomes of it is
+    asked for only after the builder has found the file good: its reasons go first.
+    """
+
+    def __init__(self, child: Child) -> None:
+        self._child = child
+        self._stream = local.FrameStream(child.stream)
+        self._codec = Codec()
+        self._is_begun = False
+
+    def begin(self, file: SubgraphFile) -> None:
+        """Tell the worker to open `file`."""
+        self._is_begun = True
+        with contextlib.suppress(local.ConnectionLost):  # `wait` says what became of it
+            self._stream.send(self._codec.encode(OpenAhead(file=file)))
+
+    def wait(self) -> None:
+        """Block until the worker no longer uses the path of the file, if it ever did.
+
+        Raises:
+            WorkerLost: it died of the file.
+            ModelRefused: it takes too long.
+        """
+        if not self._is_begun:
+            return
+        try:
+            raw, _ = self._stream.receive(clock.monotonic_s() + OPEN_TIMEOUT_S)
+        except local.ConnectionLost as error:
+            self._child.end()
+            raise _died_opening(self._child.how_it_ended()) from error
+        except DeadlineExceeded:
+            raise not_opened_in_time() from None
+        decode(self._codec.from_new_worker, raw)
+
+
+def _died_opening(how: str) -> WorkerLost:
+    return WorkerLost(f"the worker died while it opened the model ({how})")
+
+
+def not_opened_in_time() -> ModelRefused:
+    """What is said of a model that takes longer to open than anybody would wait."""
+    return ModelRefused(f"ONNX Runtime did not open it within {OPEN_TIMEOUT_S:.0f} s")
 
 
 def _in_thread(action: Callable[[], None]) -> None:
@@ -102,6 +158,10 @@ class Workers:
             self._children = [c for c in self._children if c.process.returncode is None]
             self._children.append(child)
         return child
+
+    def opening_ahead(self, child: Child) -> OpeningAhead:
+        """The way to have a prepared process open a file before `start`."""
+        return OpeningAhead(child)
 
     def start(
         self, lane: Lane, serve: Serve, child: Child, on_lost: Callable[[Worker], None]

@@ -1,4 +1,4 @@
-"""Start of a builder process: `python -m edge_agent.builder FD SETTINGS [--background]`.
+"""Start of a builder process: `python -m edge_agent.builder FD SETTINGS`.
 
 FD is a connected socket; SETTINGS are the agent's, as JSON. The builder answers one question
 after the other and ends when the socket closes.
@@ -30,6 +30,7 @@ from edge_agent.wire.messages import (
     Message,
     Probed,
     Progress,
+    Staged,
     decode,
     error_text,
 )
@@ -78,7 +79,12 @@ def _answer(message: BuilderRequest, settings: Settings, channel: Channel) -> Me
         case Admit(path=path):
             from edge_agent.builder.admitting import admit
 
-            return admit(Path(path), settings)
+            return admit(
+                Path(path),
+                settings,
+                on_staged=lambda staged: channel.send(Staged(path=str(staged))),
+                wait_until_movable=channel.ask_grant,
+            )
         case Build():
             from edge_agent.builder.benches import Slices
             from edge_agent.builder.building import Building
@@ -104,9 +110,7 @@ def _end_with(stream: local.FrameStream) -> None:
 def main(arguments: list[str]) -> None:
     """Answer questions until the socket closes."""
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="builder: %(message)s")
-    fd, settings_text, *options = arguments
-    if "--background" in options:
-        give_way()
+    fd, settings_text = arguments
     settings = decode_settings(settings_text)
     with socket.socket(fileno=int(fd)) as connected:
         stream = local.FrameStream(connected)

@@ -1,53 +1,51 @@
-"""Takes a model file into the store, checked on the way in."""
+"""Takes a model file into the store, checked on the way in, and lets it be opened meanwhile."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from edge_agent.config import Settings
-from edge_agent.errors import ModelRefused
-from edge_agent.model.admit import (
-    AdmissionLimits,
-    check,
-    declared_inputs,
-    declared_outputs,
-    external_locations,
-    read_model,
-    unordinary_values,
-)
 from edge_agent.store.models import ModelStore
 from edge_agent.wire.messages import Admitted
 
+_LOCATION = b"location"
+"""Without these bytes, a model file makes ONNX Runtime open no other file.
 
-def admit(path: Path, settings: Settings) -> Admitted:
+External data are found by an entry of a tensor whose key is this word. Protobuf stores a text as
+it is, in one piece and uncompressed, so that the word stands in every file that has such an entry,
+however hostile; and ONNX Runtime refuses external data without one. A file that has the word for
+another reason (as part of a name) only has to wait until it is checked."""
+
+
+def admit(
+    path: Path,
+    settings: Settings,
+    *,
+    on_staged: Callable[[Path], None],
+    wait_until_movable: Callable[[], None],
+) -> Admitted:
     """Copy the model at `path` with its external data into the store.
+
+    `on_staged` hears where the copy lies that others may open while it is checked, if there is
+    one; `wait_until_movable` blocks until they use its path no more, and is called when the model
+    is found good.
 
     Raises:
         ModelRefused: it cannot be accepted; the message names file, place and reason, and nothing
             is left in the store.
         StorageError: the store cannot be written.
     """
-    limits = settings.limits
-    admission = AdmissionLimits(max_file_bytes=limits.max_model_bytes)
-    store = ModelStore(settings.state)
-    with store.stage(path, limits.max_model_bytes) as staged:
-        model = read_model(staged.path, admission, path.name)
-        left_bytes = limits.max_external_bytes
-        for location in external_locations(model, path):
-            before_bytes = staged.copied_bytes
-            staged.add_external(location, path.parent, left_bytes)
-            left_bytes -= staged.copied_bytes - before_bytes
-        check(model, path, staged.path.parent, admission, runtime_opset=None)
-        unordinary = unordinary_values(model)
-        if unordinary:
-            raise ModelRefused(
-                f'{path.name}: "{unordinary[0]}" is an input or output that is no tensor (a '
-                "sequence, map or optional); such models cannot be served yet"
-            )
-        model_id, stored = staged.commit()
+    with ModelStore(settings.state).stage(path, settings.limits.max_model_bytes) as staged:
+        if not staged.contains(_LOCATION):
+            on_staged(staged.path)
+        staged.seal()
+        # Imports onnx, which takes as long as all the rest: nothing above needs it.
+        from edge_agent.builder.inspecting import inspect
+
+        interface = inspect(staged, path, settings.limits)
+        wait_until_movable()
+        model, stored = staged.commit()
     return Admitted(
-        model=model_id,
-        path=str(stored),
-        inputs=declared_inputs(model),
-        outputs=declared_outputs(model),
+        model=model, path=str(stored), inputs=interface.inputs, outputs=interface.outputs
     )

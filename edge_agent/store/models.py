@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
 import re
 import stat
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Self
@@ -23,6 +24,7 @@ from edge_agent.store.folder import (
     require_free_bytes,
     storage_errors,
     sweep_staging,
+    sync_file,
     sync_folder,
     write_all,
 )
@@ -32,6 +34,8 @@ from edge_agent.subgraphs import ModelId
 MODEL_FILE = "model.onnx"
 _MANIFEST = "manifest.json"
 _BUFFER_BYTES = 4 << 20
+_KERNEL_COPY_BYTES = 64 << 20
+"""Between two looks at the limit."""
 
 
 class _StoredFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -147,6 +151,7 @@ class Staged:
         self._models = models
         self._staging = staging
         self._folder = StagingFolder(staging)
+        self._model_bytes = 0
         self._model: _StoredFile | None = None
         self._external: dict[str, _StoredFile] = {}
 
@@ -158,12 +163,33 @@ class Staged:
     @property
     def copied_bytes(self) -> int:
         """Bytes of all files staged so far."""
-        files = [*self._external.values(), *filter(None, [self._model])]
-        return sum(file.bytes for file in files)
+        return self._model_bytes + sum(file.bytes for file in self._external.values())
 
     def copy_model(self, source_fd: int, max_bytes: int) -> None:
-        """Copy the model file itself; `ModelStore.stage` does so."""
-        self._model = self._copy(source_fd, MODEL_FILE, max_bytes, str(self._source))
+        """Copy the model file itself; `ModelStore.stage` does so. `seal` does the rest."""
+        place = str(self._source)
+        with self._created(source_fd, MODEL_FILE, max_bytes, place) as fd:
+            self._model_bytes = _copy(source_fd, fd, self.path, max_bytes, place)
+
+    def contains(self, word: bytes) -> bool:
+        """Whether the copy of the model file has these bytes somewhere. Raises: StorageError."""
+        with storage_errors(self.path, "read"), self.path.open("rb") as file:
+            if not self._model_bytes:  # nothing cannot be mapped
+                return False
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+                return mapped.find(word) >= 0
+
+    def seal(self) -> None:
+        """Hash the copy of the model file and make it survive a power cut, if that is not done.
+
+        Apart from the copying, because the copy can be used before. Raises: StorageError.
+        """
+        if self._model is not None:
+            return
+        with storage_errors(self.path, "read"), self.path.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        sync_file(self.path)
+        self._model = _StoredFile(location=MODEL_FILE, bytes=self._model_bytes, sha256=sha256)
 
     def add_external(self, location: str, source_folder: Path, max_bytes: int) -> None:
         """Copy the external data file at `location`, relative to `source_folder`.
@@ -181,7 +207,7 @@ class Staged:
         with _refusing(place):
             fd = _open_without_links(source_folder.resolve(strict=True), parts, place)
         try:
-            self._external[name] = self._copy(fd, name, max_bytes, place)
+            self._external[name] = self._copy_external(fd, name, max_bytes, place)
         finally:
             os.close(fd)
 
@@ -190,7 +216,8 @@ class Staged:
 
         A model that is there already, undamaged, is used as it is. Raises: StorageError.
         """
-        assert self._model is not None, "staged without a model file"
+        self.seal()
+        assert self._model is not None
         external = tuple(self._external[name] for name in sorted(self._external))
         manifest = _Manifest(model=self._model, external=external)
         model = manifest.id()
@@ -215,7 +242,21 @@ class Staged:
     def __exit__(self, *_: object) -> None:
         self.discard()
 
-    def _copy(self, source_fd: int, name: str, max_bytes: int, place: str) -> _StoredFile:
+    def _copy_external(self, source_fd: int, name: str, max_bytes: int, place: str) -> _StoredFile:
+        target = self._folder.path / name
+        with self._created(source_fd, name, max_bytes, place) as fd:
+            # In one pass, unlike the model file: these may be larger than the memory.
+            digest = hashlib.sha256()
+            copied_bytes = _copy(source_fd, fd, target, max_bytes, place, digest.update)
+            with storage_errors(target, "sync"):
+                os.fsync(fd)
+        # The folder itself is synced when it gets its final name.
+        for folder in target.relative_to(self._folder.path).parents[:-1]:
+            sync_folder(self._folder.path / folder)
+        return _StoredFile(location=name, bytes=copied_bytes, sha256=digest.hexdigest())
+
+    @contextmanager
+    def _created(self, source_fd: int, name: str, max_bytes: int, place: str) -> Iterator[int]:
         size_bytes = os.fstat(source_fd).st_size
         _refuse_above(max_bytes, size_bytes, place)
         require_free_bytes(self._folder.path, size_bytes)
@@ -224,15 +265,9 @@ class Staged:
         with storage_errors(target, "write"):
             fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o400)
         try:
-            copied_bytes, sha256 = _copy_hashed(source_fd, fd, target, max_bytes, place)
-            with storage_errors(target, "sync"):
-                os.fsync(fd)
+            yield fd
         finally:
             os.close(fd)
-        # The folder itself is synced when it gets its final name.
-        for folder in target.relative_to(self._folder.path).parents[:-1]:
-            sync_folder(self._folder.path / folder)
-        return _StoredFile(location=name, bytes=copied_bytes, sha256=sha256)
 
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -323,23 +358,43 @@ def _refuse_above(max_bytes: int, got_bytes: int, place: str) -> None:
         raise ModelRefused(f"{place}: got {got_bytes} bytes, want at most {max_bytes}")
 
 
-def _copy_hashed(
-    source_fd: int, target_fd: int, target: Path, max_bytes: int, place: str
-) -> tuple[int, str]:
-    """Copy until the end of the source, which may grow meanwhile; returns (bytes, SHA-256)."""
-    digest = hashlib.sha256()
-    buffer = memoryview(bytearray(_BUFFER_BYTES))
+def _copy(
+    source_fd: int,
+    target_fd: int,
+    target: Path,
+    max_bytes: int,
+    place: str,
+    see: Callable[[memoryview], None] | None = None,
+) -> int:
+    """Copy until the end of the source, which may grow meanwhile; returns the bytes.
+
+    Without `see`, which is shown every piece, the bytes need not pass through this process.
+    """
     copied_bytes = 0
+    if see is None:
+        while count := _copy_in_kernel(source_fd, target_fd):
+            copied_bytes += count
+            _refuse_above(max_bytes, copied_bytes, place)
+    # All of it where the kernel cannot; and where it failed, this tells which side is to blame.
+    buffer = memoryview(bytearray(_BUFFER_BYTES))
     while True:
         with _refusing(place):
             count = os.readv(source_fd, [buffer])
         if not count:
-            return copied_bytes, digest.hexdigest()
+            return copied_bytes
         copied_bytes += count
         _refuse_above(max_bytes, copied_bytes, place)
-        digest.update(buffer[:count])
+        if see is not None:
+            see(buffer[:count])
         with storage_errors(target, "write"):
             write_all(target_fd, buffer[:count])
+
+
+def _copy_in_kernel(source_fd: int, target_fd: int) -> int:
+    try:
+        return os.copy_file_range(source_fd, target_fd, _KERNEL_COPY_BYTES)
+    except OSError:
+        return 0
 
 
 def _verify(path: Path, wanted: _StoredFile) -> None:

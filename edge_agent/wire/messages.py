@@ -313,6 +313,27 @@ class Admit(Message, frozen=True, tag="admit"):
     path: Name
 
 
+class Staged(Message, frozen=True, tag="staged"):
+    """The copy at this path is whole and names no other file: it may be opened while the builder
+    checks it. It stays there until the builder, which asks before, is granted to move it."""
+
+    path: str
+
+
+class OpenAhead(Message, frozen=True, tag="open-ahead"):
+    """To a worker: open a staged file, which the deployment that follows will name differently."""
+
+    file: SubgraphFile
+
+
+class OpenedAhead(Message, frozen=True, tag="opened-ahead"):
+    """The worker uses the path of the staged file no more, whether it could be opened or not."""
+
+
+WorkerStart = OpenAhead | Deployment
+"""What a new worker is told, in this order; the first may be left out."""
+
+
 class Admitted(Message, frozen=True, tag="admitted"):
     """The model is in the store."""
 
@@ -372,7 +393,7 @@ class Probed(Message, frozen=True, tag="probed"):
 
 
 BuilderRequest = Admit | Build | Grant | AskDevice
-BuilderMessage = Admitted | Built | Progress | AskGrant | Probed | Failure
+BuilderMessage = Staged | Admitted | Built | Progress | AskGrant | Probed | Failure
 
 T = TypeVar("T")
 
@@ -384,6 +405,8 @@ class Codec:
         self._encoder = msgspec.msgpack.Encoder()
         self.from_client = msgspec.msgpack.Decoder(ClientMessage)
         self.from_agent = msgspec.msgpack.Decoder(AgentMessage)
+        self.to_new_worker = msgspec.msgpack.Decoder(WorkerStart)
+        self.from_new_worker = msgspec.msgpack.Decoder(OpenedAhead)
         self.to_worker = msgspec.msgpack.Decoder(AgentToWorker)
         self.from_worker = msgspec.msgpack.Decoder(WorkerMessage)
         self.to_builder = msgspec.msgpack.Decoder(BuilderRequest)

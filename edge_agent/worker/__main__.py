@@ -1,7 +1,8 @@
 """Start of a worker process: `python -m edge_agent.worker FD [--background]`.
 
-FD is a connected socket: the first frame on it is the deployment, the others are requests. When
-it closes, the agent has retired this worker or is dead, and the worker ends at once.
+FD is a connected socket: the first frame on it is the deployment, the others are requests; before
+it, a file may be named that is to be opened already while the rest of the deployment is found out.
+When the socket closes, the agent has retired this worker or is dead, and the worker ends at once.
 """
 
 from __future__ import annotations
@@ -13,7 +14,16 @@ import threading
 
 from edge_agent.errors import EdgeAgentError
 from edge_agent.transport.local import ConnectionLost, FrameStream
-from edge_agent.wire.messages import Codec, Deployment, Ready, RunError, decode, error_text
+from edge_agent.wire.messages import (
+    Codec,
+    Deployment,
+    OpenAhead,
+    OpenedAhead,
+    Ready,
+    RunError,
+    decode,
+    error_text,
+)
 from edge_agent.worker.serving import Serving
 
 
@@ -51,14 +61,20 @@ def main(arguments: list[str]) -> None:
 def _serve(stream: FrameStream, importing: threading.Thread, *, is_background: bool) -> None:
     codec = Codec()
     raw, _ = stream.receive()
-    deployment = decode(codec.to_worker, raw)
-    assert isinstance(deployment, Deployment)
+    start = decode(codec.to_new_worker, raw)
     importing.join()
     from edge_agent.worker import opening
 
-    epoch = deployment.epoch
+    ahead = None
+    if isinstance(start, OpenAhead):
+        ahead = opening.open_ahead(start.file, is_background=is_background)
+        stream.send(codec.encode(OpenedAhead()))
+        raw, _ = stream.receive()
+        start = decode(codec.to_new_worker, raw)
+    assert isinstance(start, Deployment)
+    deployment, epoch = start, start.epoch
     try:
-        opened = opening.open_deployment(deployment, is_background=is_background)
+        opened = opening.open_deployment(deployment, is_background=is_background, ahead=ahead)
     except EdgeAgentError as error:
         refused = RunError(epoch=epoch, sequence=-1, code=error.code, message=error_text(error))
         stream.send(codec.encode(refused))

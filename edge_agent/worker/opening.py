@@ -14,7 +14,6 @@ from edge_agent.engine.chain import Chain
 from edge_agent.engine.runtime import load_runtime
 from edge_agent.engine.session import OptimisationLevel, Session
 from edge_agent.errors import EdgeAgentError, StorageError
-from edge_agent.profiling.device import device_key
 from edge_agent.samples import random_arrays
 from edge_agent.tensors import Arrays, TensorSpec
 from edge_agent.wire.messages import Deployment, SubgraphFile
@@ -57,11 +56,8 @@ def load() -> None:
 
 
 def _open(file: SubgraphFile, pinned_cores: tuple[int, ...], *, is_background: bool) -> Session:
-    if file.compiled_for is not None and file.compiled_for != device_key():
-        raise StorageError(
-            f"{file.path} was compiled for {file.compiled_for}, this is {device_key()}: "
-            "it has to be compiled again"
-        )
+    if file.compiled_for is not None:
+        _check_device(file.path, file.compiled_for)
     is_pinned = not file.is_plain and file.threads == len(pinned_cores) and file.threads > 1
     open_session = Session.open_idle if is_background else Session.open
     return open_session(
@@ -73,18 +69,50 @@ def _open(file: SubgraphFile, pinned_cores: tuple[int, ...], *, is_background: b
     )
 
 
-def open_deployment(deployment: Deployment, *, is_background: bool) -> Opened:
+def _check_device(path: str, compiled_for: str) -> None:
+    # Imported for compiled files alone: the first answer after a load need not wait for it.
+    from edge_agent.profiling.device import device_key
+
+    if compiled_for != device_key():
+        raise StorageError(
+            f"{path} was compiled for {compiled_for}, this is {device_key()}: "
+            "it has to be compiled again"
+        )
+
+
+def open_ahead(file: SubgraphFile, *, is_background: bool) -> Session | None:
+    """Open a file that is still being checked; None if ONNX Runtime refuses it.
+
+    Its reason is not kept: `open_deployment` finds it again, and names the file as it should be.
+    """
+    try:
+        return _open(file, (), is_background=is_background)
+    except EdgeAgentError as error:
+        log.info("not opened ahead: %s", error)
+        return None
+
+
+def open_deployment(
+    deployment: Deployment, *, is_background: bool, ahead: Session | None = None
+) -> Opened:
     """Open all sessions of a deployment, and run them on zeros if shapes are given.
+
+    `ahead` is the only one, if it was opened already, from another path.
 
     Raises:
         ModelRefused, RuntimeUnavailable: ONNX Runtime does not open a file.
         StorageError: a compiled file is for another processor or ONNX Runtime.
     """
     started_s = clock.precise_s()
-    sessions = [
-        _open(file, deployment.pinned_cores, is_background=is_background)
-        for file in deployment.subgraphs
-    ]
+    if ahead is not None:
+        (file,) = deployment.subgraphs
+        ahead.path = Path(file.path)  # the file was moved there
+        sessions = [ahead]
+    else:
+        sessions = [
+            _open(file, deployment.pinned_cores, is_background=is_background)
+            for file in deployment.subgraphs
+        ]
     inputs = deployment.inputs if deployment.inputs is not None else sessions[0].inputs
     outputs = deployment.outputs if deployment.outputs is not None else sessions[-1].outputs
     chain = Chain(sessions, [s.name for s in inputs], [s.name for s in outputs])

@@ -21,9 +21,9 @@ from edge_agent.agent.lanes import Lane
 from edge_agent.agent.processes import Child
 from edge_agent.agent.workers import Serve, Worker, Workers
 from edge_agent.config import Settings
-from edge_agent.errors import ModelRefused, RuntimeUnavailable, UnknownModel
+from edge_agent.errors import ModelRefused, RuntimeUnavailable, UnknownModel, WorkerLost
 from edge_agent.plans import Target
-from edge_agent.wire.messages import Deployment, Load, RunError
+from edge_agent.wire.messages import Deployment, Load, RunError, SubgraphFile
 from tests.agent.rig import Rig, WorkerEnd, X, wait_until
 
 
@@ -70,6 +70,9 @@ class FakeChild:
     def release(self) -> None:
         return
 
+    def kill(self) -> None:
+        return
+
     def end(self) -> None:
         self.is_ended = True
 
@@ -86,6 +89,21 @@ def is_ready(end: WorkerEnd) -> None:
     end.serve_in_thread()
 
 
+class FakeOpening:
+    """The opening of staged files, as a test wants it to go."""
+
+    def __init__(self) -> None:
+        self.staged: list[bytes] = []
+        """What the files held that were to be opened."""
+        self.then: Callable[[], None] = lambda: None
+
+    def begin(self, file: SubgraphFile) -> None:
+        self.staged.append(Path(file.path).read_bytes())
+
+    def wait(self) -> None:
+        self.then()
+
+
 class FakeWorkers:
     """Starts workers that do what the next step says; without steps they are ready at once."""
 
@@ -94,10 +112,14 @@ class FakeWorkers:
         self.steps: list[Opened] = []
         self.children: list[FakeChild] = []
         self.workers: list[Worker] = []
+        self.opening = FakeOpening()
 
     def prepare(self, *, is_background: bool) -> FakeChild:  # noqa: ARG002
         self.children.append(FakeChild())
         return self.children[-1]
+
+    def opening_ahead(self, child: FakeChild) -> FakeOpening:  # noqa: ARG002
+        return self.opening
 
     def start(
         self, lane: Lane, serve: Serve, child: FakeChild, on_lost: Callable[[Worker], None]
@@ -125,6 +147,7 @@ class Models:
 
     def __init__(self, rig: Rig, folder: Path, executor: ThreadPoolExecutor) -> None:
         self.rig = rig
+        self.folder = folder
         settings = Settings(socket=rig.path, state=folder, cache=folder / "cache")
         self.stores = Stores(settings)
         self.workers = FakeWorkers(rig)
@@ -194,6 +217,57 @@ def test_a_worker_that_dies_while_it_opens_a_model_refuses_it(
     with pytest.raises(ModelRefused, match="died while it opened the model"):
         models.controller.load(load(write(tmp_path / "m.onnx")))
     assert models.stores.models.ids() == ()
+
+
+def nothing_is_left_of_it(models: Models) -> bool:
+    folders = [models.stores.models.ids(), [*(models.folder / "staging").iterdir()]]
+    return not any(folders) and models.controller.all_loaded() == []
+
+
+def test_a_model_is_opened_while_it_is_checked_and_stored_only_then(
+    models: Models, tmp_path: Path
+) -> None:
+    stored: list[tuple[str, ...]] = []
+    models.workers.opening.then = lambda: stored.append(models.stores.models.ids())
+    source = write(tmp_path / "m.onnx")
+    models.controller.load(load(source))
+    assert models.workers.opening.staged == [source.read_bytes()]
+    assert stored == [()]
+    (worker,) = models.workers.workers
+    (file,) = worker.serve.subgraphs
+    assert file.path == str(models.stores.models.path(worker.serve.epoch.model))
+
+
+def test_a_worker_that_dies_of_a_staged_file_refuses_it_and_nothing_is_left(
+    models: Models, tmp_path: Path
+) -> None:
+    def die() -> None:
+        raise WorkerLost("the worker died while it opened the model (signal 11)")
+
+    models.workers.opening.then = die
+    path = write(tmp_path / "m.onnx")
+    with pytest.raises(ModelRefused) as told:
+        models.controller.load(load(path))
+    assert str(told.value) == f"{path}: the worker died while it opened the model (signal 11)"
+    assert models.workers.workers == []
+    assert nothing_is_left_of_it(models)
+    assert all(child.is_ended for child in models.workers.children)
+
+
+def test_the_reason_of_the_check_goes_before_that_of_the_worker(
+    models: Models, tmp_path: Path
+) -> None:
+    def die() -> None:
+        raise WorkerLost("never asked")
+
+    models.workers.opening.then = die
+    path = tmp_path / "m.onnx"
+    path.write_bytes(b"no model")
+    with pytest.raises(ModelRefused, match=r"^m\.onnx: .*no ONNX model"):
+        models.controller.load(load(path))
+    assert models.workers.opening.staged == [b"no model"]
+    assert nothing_is_left_of_it(models)
+    assert all(child.is_ended for child in models.workers.children)
 
 
 def test_a_model_that_is_refused_does_not_take_another_one_with_it_that_is_being_loaded(

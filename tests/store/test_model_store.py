@@ -109,6 +109,28 @@ def test_a_staged_model_can_be_read_before_it_is_committed(
     assert staging(tmp_path) == []
 
 
+def test_a_staged_model_is_searched_before_it_is_hashed(store: ModelStore, source: Path) -> None:
+    with store.stage(source, ENOUGH_BYTES) as staged:
+        assert staged.contains(b"rap")
+        assert not staged.contains(b"graphs")
+        staged.seal()
+        staged.seal()
+        model, _ = staged.commit()
+    store.verify(model)
+    source.write_bytes(b"")
+    with store.stage(source, ENOUGH_BYTES) as staged:
+        assert not staged.contains(b"g")
+
+
+def test_a_file_that_the_kernel_does_not_copy_is_copied_all_the_same(tmp_path: Path) -> None:
+    staged = Staged(source=Path("m"), models=tmp_path, staging=tmp_path / "staging")
+    with staged, subprocess.Popen(["echo", "four"], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        staged.copy_model(child.stdout.fileno(), 5)
+        assert staged.path.read_bytes() == b"four\n"
+        assert staged.copied_bytes == 5
+
+
 def test_a_link_that_the_user_names_is_followed(store: ModelStore, source: Path) -> None:
     link = source.with_name("link.onnx")
     link.symlink_to(source)

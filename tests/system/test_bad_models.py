@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import onnx
@@ -19,7 +20,7 @@ from tests.system.made_models import (
     with_external_data,
     x,
 )
-from tests.system.running import QUICK_PLANS, Place, RunningAgent
+from tests.system.running import QUICK_PLANS, Place, RunningAgent, wait_until
 
 MAX_MODEL_BYTES = 100_000
 
@@ -107,6 +108,37 @@ def test_a_bad_model_is_refused_by_name_and_nothing_of_it_is_left(
     assert "bad.onnx" in str(refusal.value)
     assert "model.onnx" not in str(refusal.value)
     assert client.models() == ()
+    assert agent.place.stored() == []
+
+
+def test_a_model_that_kills_its_worker_while_it_is_opened_is_refused_and_nothing_is_left(
+    client: Client, agent: RunningAgent, tmp_path: Path
+) -> None:
+    client.devices()
+    with ThreadPoolExecutor(1) as pool:
+        loading = pool.submit(client.load, adding(tmp_path / "bad.onnx"))
+        for worker in wait_until(lambda: agent.children("edge_agent.worker"), "its worker"):
+            worker.kill()
+        with pytest.raises(ModelRefused) as refusal:
+            loading.result(20)
+    assert str(refusal.value) == (
+        f"{tmp_path / 'bad.onnx'}: the worker died while it opened the model (signal 9)"
+    )
+    assert client.models() == ()
+    assert agent.place.stored() == []
+    assert agent.children() == []
+
+
+def test_what_the_check_says_of_a_model_goes_before_the_death_of_its_worker(
+    client: Client, agent: RunningAgent, tmp_path: Path
+) -> None:
+    client.devices()
+    with ThreadPoolExecutor(1) as pool:
+        loading = pool.submit(client.load, _text(tmp_path))
+        for worker in wait_until(lambda: agent.children("edge_agent.worker"), "its worker"):
+            worker.kill()
+        with pytest.raises(ModelRefused, match=r"no valid protobuf|has no graph"):
+            loading.result(20)
     assert agent.place.stored() == []
 
 

@@ -16,7 +16,7 @@ from edge_agent.errors import AgentUnavailable, AlreadyRunning, DeadlineExceeded
 from tests.system.conftest import MakePlace, StartAgent
 from tests.system.made_models import ITERATIONS_PER_S, adding, convolving, count, counting, image
 from tests.system.raw import RawConnection
-from tests.system.running import Place, has_ended, run_command, wait_until
+from tests.system.running import Place, has_ended, run_command, stopped, wait_until
 
 STOP_S = 5.0
 
@@ -158,6 +158,26 @@ def test_it_stops_while_it_loads_and_plans(start: StartAgent, place: Place, tmp_
     with again.client() as client:
         assert "planned" in [m.name for m in client.models()]
         assert client.infer("planned", image())["y"].shape == (1, 32, 28, 28)
+
+
+def test_an_agent_that_dies_while_a_model_is_staged_leaves_nothing_for_the_next_one(
+    start: StartAgent, place: Place, tmp_path: Path
+) -> None:
+    agent = start()
+    with agent.client() as client, ThreadPoolExecutor(1) as pool:
+        client.devices()
+        loading = pool.submit(client.load, adding(tmp_path / "add.onnx"))
+        (worker,) = wait_until(lambda: agent.children("edge_agent.worker"), "its worker")
+        with stopped(worker.pid):
+            # The builder does not move the file while the worker may still be about to open it.
+            wait_until(lambda: any(p.endswith(".onnx") for p in place.stored()), "it is staged")
+            assert not any(p.startswith("models/") for p in place.stored())
+            agent.kill()
+        with pytest.raises(AgentUnavailable):
+            loading.result(20)
+    with start().client() as client:
+        assert client.models() == ()
+    assert place.stored() == []
 
 
 def test_the_connection_of_a_client_that_went_silent_does_not_keep_it_from_stopping(

@@ -15,7 +15,15 @@ import pytest
 from edge_agent.client import Client
 from edge_agent.errors import BadRequest, DeadlineExceeded, UnknownModel, UsageError
 from tests.system.conftest import StartAgent
-from tests.system.made_models import adding, convolving, count, counting, image, x
+from tests.system.made_models import (
+    adding,
+    convolving,
+    count,
+    counting,
+    image,
+    with_external_data,
+    x,
+)
 from tests.system.running import Place, RunningAgent, stopped, wait_until, worker_pid
 
 
@@ -153,6 +161,15 @@ def test_several_models_are_loaded_at_once_and_each_answers_for_itself(
         assert [m.name for m in client.models()] == ["m0", "m1", "m2"]
         for i in range(3):
             assert client.infer(f"m{i}", x(0.0))["y"][0, 0] == i
+
+
+def test_a_model_with_external_data_is_loaded_and_answers(
+    start: StartAgent, place: Place, tmp_path: Path
+) -> None:
+    with start().client() as client:
+        client.load(with_external_data(tmp_path / "m.onnx", "w.bin", write=True))
+        assert client.infer("m", x(0.0))["y"].tolist() == [[1.0, 2.0, 3.0]]
+    assert any(path.endswith("/w.bin") for path in place.stored())
 
 
 def test_a_name_that_is_no_file_name_is_refused(start: StartAgent, tmp_path: Path) -> None:

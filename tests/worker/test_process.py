@@ -24,6 +24,8 @@ from edge_agent.wire.messages import (
     Codec,
     Deployment,
     Message,
+    OpenAhead,
+    OpenedAhead,
     Ran,
     Ready,
     Run,
@@ -32,7 +34,7 @@ from edge_agent.wire.messages import (
     WorkerMessage,
     decode,
 )
-from edge_agent.worker.opening import open_deployment
+from edge_agent.worker.opening import open_ahead, open_deployment
 
 WAIT_S = 30.0
 CODEC = Codec()
@@ -140,6 +142,42 @@ def test_a_worker_that_hears_nothing_ends_with_its_stream() -> None:
     with started() as worker:
         pass
     assert worker.child.how_it_ended() == "exit code 0"
+
+
+@pytest.mark.parametrize("content", [None, b"this is no model"])
+def test_a_worker_opens_ahead_a_file_that_is_moved_before_its_deployment(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    staged = write(tmp_path / "staged.onnx", "Relu")
+    if content is not None:
+        staged.write_bytes(content)
+    stored = tmp_path / "stored.onnx"
+    with started() as worker:
+        worker.send(OpenAhead(file=file(staged)))
+        raw, _ = worker.stream.receive(clock.monotonic_s() + WAIT_S)
+        assert decode(CODEC.from_new_worker, raw) == OpenedAhead()
+        staged.rename(stored)
+        worker.send(deployment(file(stored)))
+        answer, _ = worker.receive()
+        if content is not None:
+            assert isinstance(answer, RunError)
+            assert "stored.onnx: ONNX Runtime refuses it" in answer.message
+            return
+        assert isinstance(answer, Ready)
+        heads, tensors = pack_arrays({"v0": X})
+        worker.send(Run(EPOCH, 1, heads, ("v1",)), tensors)
+        ran, payload = worker.receive()
+        assert isinstance(ran, Ran)
+        np.testing.assert_array_equal(unpack_arrays(ran.tensors, payload)["v1"], [[0.0, 2.0]])
+
+
+def test_what_was_opened_ahead_is_not_opened_again_and_has_its_new_name(tmp_path: Path) -> None:
+    ahead = open_ahead(file(write(tmp_path / "staged.onnx", "Relu")), is_background=False)
+    assert ahead is not None
+    elsewhere = deployment(file(tmp_path / "stored.onnx"))
+    opened = open_deployment(elsewhere, is_background=False, ahead=ahead)
+    assert ahead.path == tmp_path / "stored.onnx"
+    np.testing.assert_array_equal(opened.runner.run({"v0": X}, ["v1"])["v1"], [[0.0, 2.0]])
 
 
 def test_several_subgraphs_are_one_chain(tmp_path: Path) -> None:
