@@ -122,11 +122,6 @@ def decode_settings(text: str) -> Settings:
     return msgspec.json.decode(text, type=Settings, dec_hook=lambda _, value: Path(value))
 
 
-def socket_folder_is_safe(folder: Path) -> bool:
-    """Whether only this user can put a socket into `folder`: own, mode 0700, no link."""
-    return _why_unsafe(folder) is None
-
-
 def make_socket_folder(folder: Path) -> None:
     """Create the folder of the local socket with mode 0700; one that is there must be safe.
 

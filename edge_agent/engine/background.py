@@ -50,16 +50,3 @@ def run_in_thread(work: Callable[[], T]) -> T:
     if errors:
         raise errors[0]
     return results[0]
-
-
-def run_idle(work: Callable[[], T]) -> T:
-    """The result of `work`, run in a new thread that gives way to serving.
-
-    A session opened in `work` would have slow pool threads for ever: use `Session.open_idle`.
-    """
-
-    def politely() -> T:
-        give_way()
-        return work()
-
-    return run_in_thread(politely)

@@ -15,7 +15,6 @@ from importlib import metadata
 from types import ModuleType
 from typing import Final
 
-from edge_agent.engine.tiny import one_node_model
 from edge_agent.errors import RuntimeUnavailable
 
 _LOG = logging.getLogger(__name__)
@@ -124,42 +123,6 @@ def _warn_of_an_untried(version: str) -> None:
             *OLDEST,
             *NEWEST,
         )
-
-
-def newest_opset() -> int:
-    """The newest version of the ai.onnx operators that the installed ONNX Runtime loads.
-
-    Raises: RuntimeUnavailable if not even the oldest is accepted.
-    """
-    opset = OLDEST_OPSET
-    if not _accepts(opset):
-        raise RuntimeUnavailable("ONNX Runtime refuses a one-node model; reinstall it")
-    while _accepts(opset + 1):
-        opset += 1
-    return opset
-
-
-def _accepts(opset: int) -> bool:
-    runtime = load_runtime()
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads = 1
-    # Log nothing: that one version is refused is how the search ends.
-    options.log_severity_level = 4
-    try:
-        runtime.InferenceSession(
-            one_node_model("Relu", opset=opset), options, providers=["CPUExecutionProvider"]
-        )
-    except runtime_errors():
-        return False
-    return True
-
-
-def supported_domains() -> frozenset[str]:
-    """Operator domains that the installed ONNX Runtime has schemas for; "" is ai.onnx."""
-    schemas = getattr(_bindings(), "get_all_operator_schema", None)
-    if schemas is None:
-        return frozenset(("", "ai.onnx.ml", "com.microsoft"))
-    return frozenset(schema.domain for schema in schemas())
 
 
 def runtime_errors() -> tuple[type[Exception], ...]:

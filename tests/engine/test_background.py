@@ -5,16 +5,21 @@ import threading
 
 import pytest
 
-from edge_agent.engine.background import NICENESS, run_idle, run_in_thread
+from edge_agent.engine.background import NICENESS, give_way, run_in_thread
 
 
 def own_niceness() -> int:
     return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
 
-def test_idle_work_gives_way_and_its_caller_does_not() -> None:
+def test_a_thread_that_gives_way_does_so_alone() -> None:
     before = own_niceness()
-    assert run_idle(own_niceness) == max(before, NICENESS)
+
+    def politely() -> int:
+        give_way()
+        return own_niceness()
+
+    assert run_in_thread(politely) == max(before, NICENESS)
     assert own_niceness() == before
 
 
@@ -27,4 +32,4 @@ def test_what_the_work_raises_reaches_the_caller() -> None:
         raise KeyError("lost")
 
     with pytest.raises(KeyError, match="lost"):
-        run_idle(fail)
+        run_in_thread(fail)

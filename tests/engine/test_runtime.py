@@ -71,15 +71,6 @@ def test_a_tiny_model_is_what_onnx_would_write() -> None:
     assert [(o.domain, o.version) for o in model.opset_import] == [("", 13)]
 
 
-def test_the_newest_opset_is_between_what_is_tried_and_what_does_not_exist() -> None:
-    assert 23 <= runtime.newest_opset() < 100
-
-
-def test_the_domains_of_the_runtime_are_known() -> None:
-    assert {"", "ai.onnx.ml", "com.microsoft"} <= runtime.supported_domains()
-    assert "my.domain" not in runtime.supported_domains()
-
-
 @pytest.mark.parametrize(
     ("raw", "reason"),
     [

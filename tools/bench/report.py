@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from edge_agent.profiles import RatioInterval
-from edge_agent.profiling.ratio import Run, compare, compare_with_control
+from edge_agent.profiling.ratio import Run, compare, compare_with_control, is_no_worse
 from models.catalogue import NAMES
 from models.fetch import default_cache, fetch
 
@@ -105,6 +105,15 @@ def environment() -> dict[str, object]:
 def ratio_cell(ratio: RatioInterval) -> Row:
     """A ratio as a cell of a row: JSON in `--json`, text in tables."""
     return asdict(ratio)
+
+
+def verdict(ratio: RatioInterval, bar: float, control: RatioInterval) -> Row:
+    """The cells of a row that say how a comparison ended."""
+    return {
+        "control": ratio_cell(control),
+        "bar": bar,
+        "is_met": is_no_worse(ratio, bar, control),
+    }
 
 
 def interval(ratio: RatioInterval) -> str:
