@@ -37,6 +37,8 @@ from edge_agent.wire.arrays import pack_arrays, payload_bytes, unpack_arrays
 from edge_agent.wire.frames import Buffer, fill, nbytes, padding
 from edge_agent.wire.messages import (
     MAX_DEADLINE_S,
+    MAX_SUBGRAPHS,
+    MAX_THREADS,
     AgentMessage,
     AskDevices,
     AskModels,
@@ -234,9 +236,12 @@ class Client:
             timeout_s: how long to wait for the plan; None: no limit.
 
         Raises:
+            BadRequest: an argument is wrong.
             ModelRefused: the file cannot be accepted; nothing of it is kept.
             StorageError: it cannot be stored.
         """
+        _check_count("threads", threads, MAX_THREADS)
+        _check_count("subgraphs", subgraphs, MAX_SUBGRAPHS)
         message = Load(
             path=os.path.abspath(path),
             name=name,
@@ -408,6 +413,11 @@ def _copy_of_outputs(link: Link, place: Place | None, size_bytes: int) -> memory
 
 def _is_past(until_s: float | None, margin_s: float = 0.0) -> bool:
     return until_s is not None and clock.monotonic_s() + margin_s >= until_s
+
+
+def _check_count(name: str, count: int | None, most: int) -> None:
+    if count is not None and not 1 <= count <= most:
+        raise BadRequest(f"{name}: got {count}, want 1 to {most}, or None")
 
 
 def _checked(deadline_s: float) -> float:

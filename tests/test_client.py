@@ -494,3 +494,13 @@ def test_a_large_request_is_sent_again_to_an_agent_that_starts_again() -> None:
         agent.die()
         agent.start()
         np.testing.assert_array_equal(client.infer("m", {"x": BIG})["y"], BIG * 2)
+
+
+@pytest.mark.parametrize("count", [0, -1, 4097])
+def test_counts_out_of_their_bounds_are_refused_before_anything_is_sent(count: int) -> None:
+    with FakeAgent() as agent, Client(agent.path) as client:
+        with pytest.raises(BadRequest, match=f"threads: got {count}, want 1 to 4096"):
+            client.load("m.onnx", threads=count)
+        with pytest.raises(BadRequest, match=f"subgraphs: got {count}, want 1 to 4096"):
+            client.load("m.onnx", subgraphs=count)
+        assert agent.asked == []

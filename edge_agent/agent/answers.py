@@ -100,9 +100,14 @@ class Answers:
     def _plan(self, name: str) -> ExecutionPlan:
         loaded = self._controller.loaded(name)
         if loaded.plan is None:
+            planning = loaded.planning
+            if planning.state == "failed":
+                raise EdgeAgentError(
+                    f'model "{name}" has no plan: {planning.what}; it serves on plain ONNX Runtime'
+                )
             raise BadRequest(
-                f'model "{name}" has no plan yet ({loaded.planning.state}: '
-                f"{loaded.planning.what}); it serves on plain ONNX Runtime meanwhile"
+                f'model "{name}" has no plan yet ({planning.state}: {planning.what}); it serves on '
+                "plain ONNX Runtime meanwhile"
             )
         return loaded.plan
 

@@ -360,8 +360,12 @@ class Controller:
                     self._deploy(loaded, self._ask_builder(loaded, is_fresh))
         except EdgeAgentError as error:
             if not loaded.is_gone.is_set() and not self._is_stopping.is_set():
-                log.warning("model %s could not be planned: %s", loaded.record.name, error)
-                loaded.planning = Planning("failed", 1.0, str(error))
+                name = loaded.record.name
+                what = str(error)
+                if isinstance(error, BuilderLost):
+                    what = f"the builder died ({error}); `edge-agent replan {name}` tries again"
+                log.warning("model %s could not be planned: %s", name, what)
+                loaded.planning = Planning("failed", 1.0, what)
         except Exception:
             log.exception("planning of %s failed", loaded.record.name)
             loaded.planning = Planning("failed", 1.0, "the agent failed: see its log")

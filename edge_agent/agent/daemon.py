@@ -20,6 +20,7 @@ from edge_agent.agent.workers import Workers
 from edge_agent.config import Settings, make_socket_folder
 from edge_agent.devices import Device
 from edge_agent.errors import AgentUnavailable, AlreadyRunning
+from edge_agent.store.folder import make_folder
 from edge_agent.store.lock import FolderLock
 from edge_agent.transport import local
 
@@ -36,7 +37,10 @@ def _claim(settings: Settings) -> list[FolderLock]:
 
     Raises:
         AlreadyRunning: naming it.
+        StorageError: the state folder cannot be made.
     """
+    # Before the socket's folder, which lies in it by default and would be blamed.
+    make_folder(settings.state)
     make_socket_folder(settings.socket.parent)
     locks = []
     try:

@@ -17,6 +17,7 @@ from edge_agent.client import DEFAULT_DEADLINE_S, Client
 from edge_agent.errors import StorageError, UsageError
 from edge_agent.samples import random_arrays
 from edge_agent.tensors import Array, Arrays, Shape, TensorName
+from edge_agent.wire.messages import MAX_DEADLINE_S
 
 _SHOWN = 8
 """Values of an output that are printed."""
@@ -83,7 +84,11 @@ def _inputs(client: Client, options: argparse.Namespace) -> Arrays:
         return arrays
     state = client.model(options.model)
     shapes: dict[TensorName, Shape] = dict(state.shapes)
-    shapes.update({TensorName(n): s for n, s in parse_shapes(options.shape).items()})
+    known = [spec.name for spec in state.inputs]
+    for name, shape in parse_shapes(options.shape).items():
+        if name not in known:
+            raise UsageError(f"--shape {name}: no such input, want one of {', '.join(known)}")
+        shapes[TensorName(name)] = shape
     missing = [spec for spec in state.inputs if spec.name not in arrays]
     return arrays | random_arrays(missing, shapes, np.random.default_rng(options.seed))
 
@@ -109,7 +114,11 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"--repeat: got {options.repeat}, want at least 1")
     if options.seed < 0:
         raise UsageError(f"--seed: got {options.seed}, want at least 0")
-    wanted = options.outputs.split(",") if options.outputs else None
+    if not 0 <= options.deadline <= MAX_DEADLINE_S:
+        raise UsageError(f"--deadline: got {options.deadline:g}, want 0 to {MAX_DEADLINE_S:g}")
+    wanted = None if options.outputs is None else options.outputs.split(",")
+    if wanted is not None and not all(wanted):
+        raise UsageError(f"--outputs: got {options.outputs!r}, want NAME,NAME")
     times_s = []
     with Client(settings_of(options).socket) as client:
         inputs = _inputs(client, options)
@@ -127,5 +136,6 @@ def run(options: argparse.Namespace) -> int:
     for name, array in outputs.items():
         text = np.array2string(array, threshold=_SHOWN, edgeitems=3, precision=5)
         print(f"{name}: {array.dtype}{list(array.shape)}\n{text}")
-    print(f"{len(times_s)} runs, median {median_s * 1e3:.2f} ms", file=sys.stderr)
+    runs = "1 run" if len(times_s) == 1 else f"{len(times_s)} runs"
+    print(f"{runs}, median {median_s * 1e3:.2f} ms", file=sys.stderr)
     return 0

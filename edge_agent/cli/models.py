@@ -19,7 +19,7 @@ from edge_agent.errors import BadRequest, EdgeAgentError, ModelQuarantined, Usag
 from edge_agent.planning.explain import render
 from edge_agent.plans import Target
 from edge_agent.tensors import Shape, TensorSpec
-from edge_agent.wire.messages import MAX_THREADS, ModelState
+from edge_agent.wire.messages import MAX_SUBGRAPHS, MAX_THREADS, ModelState
 
 
 def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
@@ -122,8 +122,8 @@ def run_load(options: argparse.Namespace) -> int:
     """Load a model."""
     if options.threads is not None and not 1 <= options.threads <= MAX_THREADS:
         raise UsageError(f"--threads: got {options.threads}, want 1 to {MAX_THREADS}")
-    if options.subgraphs is not None and options.subgraphs < 1:
-        raise UsageError(f"--subgraphs: got {options.subgraphs}, want at least 1")
+    if options.subgraphs is not None and not 1 <= options.subgraphs <= MAX_SUBGRAPHS:
+        raise UsageError(f"--subgraphs: got {options.subgraphs}, want 1 to {MAX_SUBGRAPHS}")
     with _client(options) as client:
         state = client.load(
             options.model,

@@ -24,6 +24,7 @@ Dimensions = Annotated[tuple[Dimension, ...], Meta(max_length=64)]
 Size = Annotated[int, Meta(ge=0, le=2**48)]
 MAX_TENSORS = 4096
 MAX_THREADS = 4096
+MAX_SUBGRAPHS = 4096
 MAX_DEADLINE_S = 1e6
 """Over eleven days; NaN and infinity are above it too."""
 MAX_ERROR_CHARACTERS = 60_000
@@ -90,7 +91,7 @@ class Load(Message, frozen=True, tag="load"):
     target: Target
     threads: Annotated[int, Meta(ge=1, le=MAX_THREADS)] | None
     shapes: Shapes
-    subgraphs: Annotated[int, Meta(ge=1, le=4096)] | None = None
+    subgraphs: Annotated[int, Meta(ge=1, le=MAX_SUBGRAPHS)] | None = None
     """Divide into so many, whether it pays or not; None: as it pays."""
 
 

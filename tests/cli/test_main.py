@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent import __version__
+from edge_agent.cli import start
 from edge_agent.cli.main import EXIT_CODES, main
 from edge_agent.errors import (
     Busy,
@@ -100,6 +101,13 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
         (["load", "m.onnx", "--shape", "x=1xB"], "--shape x=1xB: want"),
         (["load", "m.onnx", "--shape", "x=1x-3"], "--shape x=1x-3: want"),
         (["load", "m.onnx", "--shape", "=1x3"], "--shape =1x3: want"),
+        (["load", "m.onnx", "--subgraphs", "0"], "--subgraphs: got 0, want 1 to 4096"),
+        (["load", "m.onnx", "--subgraphs", "9999"], "--subgraphs: got 9999, want 1 to 4096"),
+        (["infer", "m", "--deadline", "-1"], "--deadline: got -1, want 0 to 1e+06"),
+        (["infer", "m", "--deadline", "nan"], "--deadline: got nan, want 0 to 1e+06"),
+        (["infer", "m", "--deadline", "inf"], "--deadline: got inf, want 0 to 1e+06"),
+        (["infer", "m", "--outputs", ""], "--outputs: got '', want NAME,NAME"),
+        (["infer", "m", "--outputs", "y,"], "--outputs: got 'y,', want NAME,NAME"),
         (["infer", "m", "--repeat", "0"], "--repeat: got 0, want at least 1"),
         (["infer", "m", "--seed", "-1"], "--seed: got -1, want at least 0"),
         (["infer", "m", "--input", "x"], "--input x: want NAME=FILE.npy"),
@@ -202,3 +210,23 @@ def test_output_that_nobody_reads_is_no_traceback(count: int) -> None:
             is_closed.set()
             shown = process.stderr.read()
             assert (process.wait(20), shown) == (1, "")
+
+
+def test_an_interruption_before_the_command_began_is_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted() -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("edge_agent.cli.main.main", interrupted)
+    assert start.main() == 130
+    assert capsys.readouterr() == ("", "edge-agent: interrupted\n")
+
+
+def test_a_shape_of_an_input_that_does_not_exist_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with FakeAgent() as agent:
+        arguments = ["infer", "m", "--random", "--shape", "foo=1x2", "--socket", str(agent.path)]
+        assert main(arguments) == 2
+    assert "--shape foo: no such input, want one of x" in capsys.readouterr().err

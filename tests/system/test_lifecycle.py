@@ -12,7 +12,13 @@ from pathlib import Path
 import pytest
 
 from edge_agent.client import Client
-from edge_agent.errors import AgentUnavailable, AlreadyRunning, DeadlineExceeded, UsageError
+from edge_agent.errors import (
+    AgentUnavailable,
+    AlreadyRunning,
+    DeadlineExceeded,
+    StorageError,
+    UsageError,
+)
 from tests.system.conftest import MakePlace, StartAgent
 from tests.system.made_models import ITERATIONS_PER_S, adding, convolving, count, counting, image
 from tests.system.raw import RawConnection
@@ -47,6 +53,15 @@ def test_a_socket_folder_that_others_can_enter_is_refused(place: Place) -> None:
     ended = run_command(place, "serve", "--state", str(place.state))
     assert ended.code == UsageError.exit_code
     assert "got mode 0755, want 0700" in ended.err
+
+
+def test_a_state_folder_that_cannot_be_made_is_named(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for state in (tmp_path / "file", tmp_path / "file" / "below"):
+        ended = run_command(place, "serve", "--state", str(state))
+        assert ended.code == StorageError.exit_code
+        assert f"{state}: cannot create the folder" in ended.err
+        assert "--state" in ended.err
 
 
 def test_a_second_agent_at_the_same_socket_says_so_and_ends(

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from edge_agent.client import Client
-from edge_agent.errors import ModelQuarantined
+from edge_agent.errors import EdgeAgentError, ModelQuarantined
 from edge_agent.tensors import Arrays
 from tests.system.conftest import StartAgent
 from tests.system.made_models import convolving, count, counting, image, x
@@ -179,7 +179,11 @@ def test_a_builder_that_is_killed_costs_the_plan_and_not_the_model(
         _kill_builder_of(agent, lambda: client.model("net").progress_fraction > 0.1)
         state = client.wait("net", 10)
         assert (state.planning, state.state) == ("failed", "serving")
-        assert "signal 9" in state.progress
+        assert state.progress == (
+            "the builder died (signal 9); `edge-agent replan net` tries again"
+        )
+        with pytest.raises(EdgeAgentError, match=r"has no plan: the builder died \(signal 9\)"):
+            client.plan("net")
         assert np.array_equal(client.infer("net", image())["y"], answer)
         assert not [name for name in place.stored() if "staging" in name]
         assert client.replan("net", wait=True).planning == "done"
