@@ -47,7 +47,7 @@ class RequestCheck:
     def __init__(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
         self._inputs = inputs
         self._outputs = outputs
-        self._names = lru_cache(maxsize=256)(self._checked)
+        self._passed = lru_cache(maxsize=256)(self._checked)
 
     def check(self, message: Infer, payload_bytes: int) -> tuple[str, ...]:
         """The outputs to compute, after checking everything that can be known before running.
@@ -55,7 +55,7 @@ class RequestCheck:
         Raises:
             InputMismatch: it names what was got and what is wanted.
         """
-        outputs = self._names(message.tensors, message.outputs)
+        outputs = self._passed(message.tensors, message.outputs)
         want_bytes = tensors_bytes(message.tensors)
         if payload_bytes != want_bytes:
             raise InputMismatch(

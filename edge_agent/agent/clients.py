@@ -85,18 +85,11 @@ class ClientConnection(Connection):
         self._clients = clients
         self._has_received = False
 
-    def receive_into(self, target: memoryview) -> int:
+    def receive_once(self, target: memoryview) -> int:
         """See `Connection`; memory comes with the first byte, or never."""
         if self._has_received:
-            return super().receive_into(target)
-        try:
-            count, descriptor = local.receive_some(self.stream, target)
-        except (BlockingIOError, InterruptedError):
-            return 0
-        except OSError as error:
-            raise ConnectionLost(str(error)) from error
-        if count == 0:
-            raise ConnectionLost("closed by the other side")
+            return super().receive_once(target)
+        count, descriptor = local.receive_some(self.stream, target)
         self._has_received = True
         if descriptor is not None:
             self.memory = self._clients.number_memory(descriptor)

@@ -110,7 +110,7 @@ class Connection(ABC):
             ConnectionLost: the other side closed, or the connection broke.
         """
         try:
-            count = self.stream.recv_into(target)
+            count = self.receive_once(target)
         except (BlockingIOError, InterruptedError):
             return 0
         except OSError as error:
@@ -118,6 +118,10 @@ class Connection(ABC):
         if count == 0:
             raise ConnectionLost("closed by the other side")
         return count
+
+    def receive_once(self, target: memoryview) -> int:
+        """Ask the kernel for what is there; what it raises is dealt with in `receive_into`."""
+        return self.stream.recv_into(target)
 
     def drain(self) -> None:
         """Read what is there and forget it.

@@ -9,7 +9,6 @@ room for the outputs. What the inputs hold while the worker reads them is the cl
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import mmap
 import os
@@ -100,8 +99,3 @@ def mapped(fd: int, size_bytes: int) -> memoryview:
 def _mapped(fd: int, size_bytes: int) -> memoryview:
     # All pages at once: a fault for each costs more than copying what is in it.
     return memoryview(mmap.mmap(fd, size_bytes, flags=mmap.MAP_SHARED | _POPULATE))
-
-
-def is_lack(error: OSError) -> bool:
-    """Whether the system has no more descriptors or memory, or no such memory at all."""
-    return error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.ENOSYS)

@@ -9,11 +9,10 @@ import numpy as np
 
 from edge_agent.errors import InputMismatch, ProtocolError
 from edge_agent.tensors import Array, Arrays, ElementType
-from edge_agent.wire.frames import ALIGNMENT_BYTES, Buffer, nbytes, padded_total
+from edge_agent.wire.frames import Buffer, nbytes, padded_total, padding
 from edge_agent.wire.messages import TensorHead
 
-_DTYPES = {t: t.numpy_dtype for t in ElementType if t.numpy_dtype is not None}
-_TYPES = {dtype: t for t, dtype in _DTYPES.items()}
+_TYPES = {t.numpy_dtype: t for t in ElementType if t.numpy_dtype is not None}
 
 
 def element_type(array: Array) -> ElementType | None:
@@ -27,7 +26,7 @@ def pack_array(name: str, array: Array) -> tuple[TensorHead, memoryview]:
     Raises:
         InputMismatch: its dtype cannot be sent.
     """
-    kind = _TYPES.get(array.dtype)
+    kind = element_type(array)
     if kind is None:
         raise InputMismatch(
             f'tensor "{name}": got dtype {array.dtype}, want a numeric or boolean one in native '
@@ -64,10 +63,10 @@ def unpack_arrays(heads: Sequence[TensorHead], payload: Buffer) -> Arrays:
     arrays: Arrays = {}
     end = 0
     for head in heads:
-        dtype = _DTYPES.get(head.element_type)
+        dtype = head.element_type.numpy_dtype
         if dtype is None:
             raise ProtocolError(f'tensor "{head.name}" of type {head.element_type} cannot be sent')
-        start = end + -end % ALIGNMENT_BYTES
+        start = end + padding(end)
         try:
             array: Array = np.ndarray(head.shape, dtype, payload, start)
         except (TypeError, ValueError) as error:

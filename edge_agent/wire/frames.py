@@ -76,14 +76,14 @@ def frame_parts(message: bytes, tensors: Iterable[Buffer] = ()) -> list[Buffer]:
     parts: list[Buffer] = [b""]
     payload_bytes = 0
     for tensor in tensors:
-        gap = -payload_bytes % ALIGNMENT_BYTES
+        gap = padding(payload_bytes)
         if gap:
             parts.append(_ZEROS[:gap])
         size = nbytes(tensor)
         if size:
             parts.append(tensor)
         payload_bytes += gap + size
-    parts[0] = PREFIX.pack(MAGIC, len(message), payload_bytes) + message
+    parts[0] = pack_prefix(len(message), payload_bytes) + message
     # One small buffer is sent in less time than several.
     return parts if payload_bytes > _JOINED_BYTES else [b"".join(parts)]
 
@@ -117,7 +117,7 @@ class FrameReader:
     """Takes bytes as they come and says when a message, and then its payload, is whole.
 
     `feed` takes bytes that were read somewhere; it stops behind a message, so that the caller can
-    decide where the payload goes: `accept` (into a buffer) or `discard` (nowhere). The rest of an
+    decide where the payload goes: `accept_new` (a buffer of its own) or `discard` (nowhere). The rest of an
     accepted payload may be read straight into `wanted()`, followed by `filled`.
     """
 
@@ -140,10 +140,6 @@ class FrameReader:
     def is_complete(self) -> bool:
         """Whether message and payload have arrived."""
         return self.message is not None and self._at == self.payload_bytes
-
-    def accept(self, buffer: memoryview) -> None:
-        """Read the payload into `buffer`, which has `payload_bytes` bytes."""
-        self.payload = buffer
 
     def accept_new(self) -> None:
         """Read the payload into a buffer of its own."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import onnx
 import psutil
 import pytest
 
@@ -15,8 +16,6 @@ from bench.child import SideSpec, Stopwatch, serve
 from bench.report import Options, publish
 from bench.side import InputFiles, Side, SideFailed
 from edge_agent import clock
-
-onnx = pytest.importorskip("onnx")
 
 
 def _small_model(path: Path) -> str:

@@ -10,6 +10,7 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from models import catalogue, fetch, inputs, light, textline
@@ -61,7 +62,6 @@ def test_a_model_with_another_hash_is_refused_and_not_kept(tmp_path: Path) -> No
 
 
 def test_light_models_get_weights_and_keep_only_their_real_input(tmp_path: Path) -> None:
-    onnx = pytest.importorskip("onnx")
     light.densify("squeezenet", tmp_path / "s.onnx")
     light.densify("squeezenet", tmp_path / "again.onnx")
     assert (tmp_path / "s.onnx").read_bytes() == (tmp_path / "again.onnx").read_bytes()
