@@ -117,8 +117,8 @@ class FrameReader:
     """Takes bytes as they come and says when a message, and then its payload, is whole.
 
     `feed` takes bytes that were read somewhere; it stops behind a message, so that the caller can
-    decide where the payload goes: `accept_new` (a buffer of its own) or `discard` (nowhere). The rest of an
-    accepted payload may be read straight into `wanted()`, followed by `filled`.
+    decide where the payload goes: `accept_new` (a buffer of its own) or `discard` (nowhere). The
+    rest of an accepted payload may be read straight into `wanted()`, followed by `filled`.
     """
 
     __slots__ = ("_at", "_header", "_is_discarding", "message", "payload", "payload_bytes")
