@@ -73,6 +73,9 @@ POLL_S = 0.1
 SHARED_FROM_BYTES = 1 << 16
 """Tensors that together have at least so many bytes pass through shared memory."""
 
+MAX_IDLE_OTHERS = 8
+"""A request takes a connection that served another model if so many are idle."""
+
 M = TypeVar("M")
 
 
@@ -82,6 +85,8 @@ class Link:
     def __init__(self, stream: local.FrameStream, memory: OwnMemory | None) -> None:
         self.stream = stream
         self.memory = memory
+        self.model = ""
+        """Which model the last request was for."""
         self._is_new = True
 
     def send(self, message: bytes, tensors: Sequence[Buffer], until_s: float | None) -> None:
@@ -188,7 +193,8 @@ class Client:
         left_s = None if until_s is None else until_s - clock.monotonic_s()
         if left_s is not None and left_s <= 0:
             raise DeadlineExceeded("the deadline is already past")
-        link, place = self._take(payload_bytes(heads), self._outputs_bytes.get(model, 0))
+        link, place = self._take(model, payload_bytes(heads))
+        link.model = model
         if place is not None:
             assert link.memory is not None
             fill(link.memory.view, tensors)
@@ -354,12 +360,13 @@ class Client:
             raise error_from_code(answer.code, answer.message)
         return answer, payload
 
-    def _take(self, inputs_bytes: int, outputs_bytes: int) -> tuple[Link, Place | None]:
-        """A link for tensors of these sizes, and where in its memory they go, if they do."""
+    def _take(self, model: str, inputs_bytes: int) -> tuple[Link, Place | None]:
+        """A link for a request to a model, and where in its memory the tensors go, if they do."""
+        outputs_bytes = self._outputs_bytes.get(model, 0)
         if max(inputs_bytes, outputs_bytes) >= SHARED_FROM_BYTES:
             outputs_at = inputs_bytes + padding(inputs_bytes)
             place = Place(inputs_bytes, outputs_at, outputs_bytes)
-            link = self._take_idle(self._idle_with_memory)
+            link = self._take_idle(self._idle_with_memory, model)
             try:
                 if link is None:
                     memory = OwnMemory(place.end)
@@ -370,14 +377,19 @@ class Client:
             except OSError as error:
                 # Without memory to share, everything still passes through the socket.
                 log.debug("no shared memory: %s", error)
-        link = self._take_idle(self._idle)
+        link = self._take_idle(self._idle, model)
         return link or Link(self._connect(), None), None
 
-    def _take_idle(self, idle: list[Link]) -> Link | None:
+    def _take_idle(self, idle: list[Link], model: str) -> Link | None:
+        """The link on which this model was asked last, for its connection may be lent to the
+        model's worker; another one only if there are enough of them."""
         with self._lock:
             if self._is_closed:
                 raise BadRequest("this Client is closed: make a new one")
-            return idle.pop() if idle else None
+            for at in reversed(range(len(idle))):
+                if idle[at].model == model:
+                    return idle.pop(at)
+            return idle.pop(0) if len(idle) >= MAX_IDLE_OTHERS else None
 
     def _connect(self) -> local.FrameStream:
         if self._is_closed:

@@ -120,7 +120,7 @@ class Answers:
         return self._datapath.call(lambda: loaded.state(memory_bytes))
 
     def _status(self) -> Status:
-        requests, size_bytes, connections = self._datapath.load()
+        load = self._datapath.load()
         return Status(
             version=__version__,
             pid=os.getpid(),
@@ -129,9 +129,10 @@ class Answers:
             socket=str(self._settings.socket),
             state_folder=str(self._settings.state),
             models=self._states(),
-            in_flight=requests,
-            in_flight_bytes=size_bytes,
-            connections=connections,
+            in_flight=load.requests,
+            in_flight_bytes=load.size_bytes,
+            connections=load.connections,
+            lent=load.lent,
             counters=dict(self._datapath.counters),
             memory_bytes=_resident_bytes(os.getpid()) or 0,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import os
@@ -13,9 +14,11 @@ from functools import partial
 from typing import Protocol
 
 from edge_agent import clock
-from edge_agent.agent.connections import Connection
+from edge_agent.agent.connections import Connection, Outgoing
 from edge_agent.agent.lanes import Deadlines, Lane, Lanes, Limits, Outcome, Request
-from edge_agent.agent.poller import CAN_SEND, HAS_INPUT, Poller
+from edge_agent.agent.lending import ASKED_ALIKE, MOST_ASKED_ALIKE, Asked, Loan
+from edge_agent.agent.poller import CAN_SEND, HAS_ENDED, HAS_INPUT, Poller
+from edge_agent.agent.stations import Stations
 from edge_agent.errors import (
     BadRequest,
     Busy,
@@ -44,6 +47,9 @@ log = logging.getLogger(__name__)
 
 PAYLOAD_S = 30.0
 """How long the payload of an admitted request may take to arrive."""
+LENT_BYTES = 1 << 16
+"""A connection is lent if its last answer had fewer bytes, or a place: larger ones may have to
+wait for the client to take them, which is the agent's business."""
 MAX_UNSENT_ANSWERS = 16
 """From a client that leaves so many answers unread, no more requests are taken until it reads."""
 
@@ -82,6 +88,16 @@ class ClientConnection(Connection):
         self.incoming: _Incoming | None = None
         self.memory: SharedMemory | None = None
         """What the client shares with the workers that answer it."""
+        self.loan: Loan | None = None
+        """Set while a worker has the connection."""
+        self.asked: Asked | None = None
+        """What the last request asked for."""
+        self.alike = 0
+        """How many requests in a row asked for that."""
+        self.lent_after = ASKED_ALIKE
+        """How many it takes to lend the connection."""
+        self.replies_due = 0
+        """How many messages that are no requests are being answered elsewhere."""
         self._clients = clients
         self._has_received = False
 
@@ -103,6 +119,30 @@ class ClientConnection(Connection):
         """See `Connection`."""
         self._clients.on_payload(self, payload)
 
+    def note(self, asked: Asked) -> None:
+        """A request came."""
+        self.alike = self.alike + 1 if asked == self.asked else 1
+        self.asked = asked
+
+    def given_back(self, payload: bytes, *, is_unsent: bool, is_recalled: bool) -> None:
+        """See `lending.Lendable`."""
+        self.loan = None
+        self.alike = 0
+        if not is_recalled:
+            self.lent_after = min(2 * self.lent_after, MOST_ASKED_ALIKE)
+        self._clients.resume(self, payload, is_unsent=is_unsent)
+
+    def lost(self) -> None:
+        """See `lending.Lendable`."""
+        self.loan = None
+        self._clients.drop(self)
+
+    def close(self) -> None:
+        """End the connection, also if a worker still has a descriptor of it."""
+        with contextlib.suppress(OSError):
+            self.stream.shutdown(socket.SHUT_RDWR)
+        super().close()
+
 
 class Clients:
     """All client connections and their requests. Only the data thread uses it."""
@@ -118,7 +158,7 @@ class Clients:
         scratch: memoryview,
         counters: Counter[str],
         post: Callable[[Callable[[], None]], None],
-        forget: Callable[[SharedMemory], None],
+        stations: Stations,
         max_request_bytes: int,
     ) -> None:
         self._listener = listener
@@ -130,7 +170,7 @@ class Clients:
         self._scratch = scratch
         self._counters = counters
         self._post = post
-        self._forget = forget
+        self._stations = stations
         self._max_request_bytes = max_request_bytes
         self._users = {0, os.getuid()}
         self._sequence = itertools.count(1)
@@ -185,25 +225,43 @@ class Clients:
     def _on_event(self, connection: ClientConnection, bits: int) -> None:
         if connection not in self._connections:
             return  # dropped by an event before this one
+        if connection.loan is not None:
+            if bits & HAS_ENDED:
+                self.drop(connection)
+            return
+        if bits & CAN_SEND:
+            self._flush(connection)
+        if bits & HAS_INPUT and connection in self._connections:
+            if connection.is_closing:
+                # Read and forget until the client has read why and closes: if this side
+                # closed first, a client that is still sending would only learn that the
+                # connection broke.
+                self._read(connection, connection.drain)
+            else:
+                self._read(connection, connection.read)
+
+    def _read(self, connection: ClientConnection, read: Callable[[], None]) -> None:
         try:
-            if bits & CAN_SEND:
-                self._flush(connection)
-            if bits & HAS_INPUT and connection in self._connections:
-                if connection.is_closing:
-                    # Read and forget until the client has read why and closes: if this side
-                    # closed first, a client that is still sending would only learn that the
-                    # connection broke.
-                    connection.drain()
-                else:
-                    connection.read()
+            read()
         except ConnectionLost:
             if not connection.reader.is_idle:
                 self._counters["connections broken inside a frame"] += 1
-            self._drop(connection)
+            self.drop(connection)
         except ProtocolError as error:
             self._counters["messages not understood"] += 1
             connection.is_closing = True
             self._fail(connection, None, error)
+
+    def resume(self, connection: ClientConnection, payload: bytes, *, is_unsent: bool) -> None:
+        """A lent connection is here again; `payload` was read from it, or is to be sent first."""
+        self._poller.watch(connection)
+        if is_unsent:
+            connection.outgoing.append(Outgoing([payload], None))
+            self._flush(connection)
+        elif payload:
+            self._read(connection, lambda: connection.take_in(memoryview(payload)))
+        if self._is_stopping and connection in self._connections and not connection.outgoing:
+            self.drop(connection)
 
     # ---- requests
 
@@ -230,6 +288,7 @@ class Clients:
             self._counters["requests refused"] += 1
             self._fail(connection, message.request, error)
             return False
+        connection.note(Asked.of(message))
         connection.incoming = _Incoming(message, outputs, lane, clock.monotonic_s(), size_bytes)
         self._incoming.add(connection)
         return True
@@ -327,7 +386,7 @@ class Clients:
             incoming = connection.incoming
             if incoming is not None and incoming.patience_until_s <= now_s:
                 self._counters["payloads that did not arrive"] += 1
-                self._drop(connection)
+                self.drop(connection)
 
     # ---- answers
 
@@ -343,6 +402,27 @@ class Clients:
             Result(request=request.id, tensors=outcome.heads, is_placed=outcome.is_placed)
         )
         self._send(connection, message, (outcome.payload,))
+        if connection.alike >= connection.lent_after and nbytes(outcome.payload) < LENT_BYTES:
+            self._lend(connection, request)
+
+    def _lend(self, connection: ClientConnection, request: Request) -> None:
+        is_quiet = (
+            connection in self._connections
+            and connection.incoming is None
+            and connection.reader.is_idle
+            and not connection.outgoing
+            and not connection.is_closing
+            and not connection.replies_due
+            and not self._is_stopping
+            and not any(awaits is connection for _, awaits in self._requests.values())
+        )
+        if not is_quiet or connection.asked is None:
+            return
+        connection.loan = self._stations.lend(
+            request.lane, connection, connection.asked, request.outputs, request.size_bytes
+        )
+        if connection.loan is not None:
+            self._poller.watch_end(connection)
 
     def _fail(
         self, connection: ClientConnection, request: str | None, error: EdgeAgentError
@@ -351,9 +431,15 @@ class Clients:
         self._send(connection, self._codec.encode(failure))
 
     def _reply_to(self, connection: ClientConnection) -> Callable[[Message], None]:
+        connection.replies_due += 1
+
+        def send(encoded: bytes) -> None:
+            connection.replies_due -= 1
+            self._send(connection, encoded)
+
         def reply(message: Message) -> None:
             encoded = self._codec.encode(message)
-            self._post(lambda: self._send(connection, encoded))
+            self._post(lambda: send(encoded))
 
         return reply
 
@@ -365,7 +451,7 @@ class Clients:
         try:
             is_sent = connection.send(message, tensors)
         except ConnectionLost:
-            self._drop(connection)
+            self.drop(connection)
             return
         if not is_sent or connection.is_closing:
             self._follow_up(connection)
@@ -374,7 +460,7 @@ class Clients:
         try:
             connection.flush()
         except ConnectionLost:
-            self._drop(connection)
+            self.drop(connection)
             return
         self._follow_up(connection)
 
@@ -391,7 +477,8 @@ class Clients:
         """
         return SharedMemory(descriptor, next(self._memories))
 
-    def _drop(self, connection: ClientConnection) -> None:
+    def drop(self, connection: ClientConnection) -> None:
+        """End a connection at once, with everything that is under way on it."""
         if connection not in self._connections:
             return
         self._connections.remove(connection)
@@ -407,8 +494,11 @@ class Clients:
             if waiting is connection:
                 self._counters["requests abandoned by their client"] += 1
                 request.lane.finish(request, BadRequest("the client closed the connection"))
+        if connection.loan is not None:
+            self._stations.lending.closed(connection.loan)
+            connection.loan = None
         if connection.memory is not None:
-            self._forget(connection.memory)
+            self._stations.forget(connection.memory)
             connection.memory = None
 
     # ---- the end
@@ -421,8 +511,8 @@ class Clients:
         awaited = {connection for _, connection in self._requests.values()}
         for connection in list(self._connections):
             is_busy = connection in awaited or connection.incoming is not None
-            if not is_busy and not connection.outgoing:
-                self._drop(connection)
+            if not is_busy and not connection.outgoing and connection.loan is None:
+                self.drop(connection)
 
     @property
     def has_unsent(self) -> bool:
@@ -432,4 +522,4 @@ class Clients:
     def close(self) -> None:
         """Close every connection."""
         for connection in list(self._connections):
-            self._drop(connection)
+            self.drop(connection)

@@ -8,21 +8,27 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 from edge_agent.transport.local import ConnectionLost, send_some
-from edge_agent.transport.memory import SharedMemory
 from edge_agent.wire.frames import Buffer, FrameReader, frame_parts, whole_frame
 
 READ_TURN_BYTES = 8 * 2**20
 """How much one connection may read before the others have their turn."""
 
 
+class Enclosed(Protocol):
+    """Something whose descriptor goes with a frame; open as long as it is referred to."""
+
+    fd: int
+
+
 @dataclass(slots=True)
 class Outgoing:
-    """The parts of a frame, and memory whose descriptors go with its first byte."""
+    """The parts of a frame, and what goes with its first byte."""
 
     parts: list[Buffer]
-    memory: SharedMemory | None
+    enclosed: Enclosed | None
 
 
 class Connection(ABC):
@@ -64,7 +70,7 @@ class Connection(ABC):
             if count == 0:
                 return
             if wanted is None:
-                self._take_in(self._scratch[:count])
+                self.take_in(self._scratch[:count])
             else:
                 reader.filled(count)
                 self._finish()
@@ -72,7 +78,12 @@ class Connection(ABC):
             if count < target.nbytes:
                 return
 
-    def _take_in(self, data: memoryview) -> None:
+    def take_in(self, data: memoryview) -> None:
+        """Deal with bytes that were read.
+
+        Raises:
+            ConnectionLost, ProtocolError: as `read`.
+        """
         reader = self.reader
         if reader.is_idle:
             # Most frames come whole.
@@ -132,15 +143,15 @@ class Connection(ABC):
         self.receive_into(self._scratch)
 
     def send(
-        self, message: bytes, tensors: Iterable[Buffer] = (), memory: SharedMemory | None = None
+        self, message: bytes, tensors: Iterable[Buffer] = (), enclosed: Enclosed | None = None
     ) -> bool:
-        """Append a frame to what is to be sent, with a descriptor of `memory`, and send what the
-        kernel takes now; whether nothing is left.
+        """Append a frame to what is to be sent, with what is enclosed, and send what the kernel
+        takes now; whether nothing is left.
 
         Raises:
             ConnectionLost: the connection broke.
         """
-        self.outgoing.append(Outgoing(frame_parts(message, tensors), memory))
+        self.outgoing.append(Outgoing(frame_parts(message, tensors), enclosed))
         return self.flush()
 
     def flush(self) -> bool:
@@ -154,11 +165,11 @@ class Connection(ABC):
             while outgoing:
                 first = outgoing[0]
                 while first.parts:
-                    if first.memory is None:
+                    if first.enclosed is None:
                         send_some(self.stream, first.parts)
                     else:
-                        send_some(self.stream, first.parts, first.memory.fd)
-                        first.memory = None
+                        send_some(self.stream, first.parts, first.enclosed.fd)
+                        first.enclosed = None
                 outgoing.popleft()
         except (BlockingIOError, InterruptedError):
             return False

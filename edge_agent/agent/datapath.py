@@ -13,11 +13,13 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import TypeVar
 
 from edge_agent import clock
 from edge_agent.agent.clients import Clients, Control
 from edge_agent.agent.lanes import AHEAD, Lane, Lanes, Limits, Station
+from edge_agent.agent.lending import Lending
 from edge_agent.agent.poller import Poller
 from edge_agent.agent.stations import Stations, WorkerEvents
 from edge_agent.errors import AgentUnavailable
@@ -27,6 +29,20 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _SCRATCH_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What is under way on the data path."""
+
+    requests: int
+    """In flight."""
+    size_bytes: int
+    """What they take of the limits, but for those on lent connections."""
+    connections: int
+    """Of clients."""
+    lent: int
+    """How many of the connections are lent to workers."""
 
 
 class DataPath:
@@ -48,7 +64,10 @@ class DataPath:
         """On the data thread only."""
         self._limits = Limits(max_requests, max_bytes)
         self._poller = Poller()
-        self._stations = Stations(self._poller, codec, scratch, self.counters, max_bytes)
+        self._lending = Lending(self._limits)
+        self._stations = Stations(
+            self._poller, codec, scratch, self.counters, self._lending, max_bytes
+        )
         self._clients = Clients(
             listener,
             control,
@@ -59,7 +78,7 @@ class DataPath:
             scratch,
             self.counters,
             self.post,
-            self._stations.forget,
+            self._stations,
             max_request_bytes,
         )
         self._calls: deque[Callable[[], None]] = deque()
@@ -106,13 +125,23 @@ class DataPath:
 
     def quiet_for_s(self) -> float:
         """Seconds since the last request was under way; 0 while one is."""
-        if self._limits.requests:
+        if self._in_flight():
             return 0.0
-        return clock.monotonic_s() - self._clients.answered_at_s
+        answered_at_s = max(self._clients.answered_at_s, self._stations.answered_at_s)
+        return clock.monotonic_s() - answered_at_s
 
-    def load(self) -> tuple[int, int, int]:
-        """Requests in flight, their bytes, and connections."""
-        return self._limits.requests, self._limits.bytes, self._clients.count
+    def _in_flight(self) -> int:
+        """Loans hold a request of the limits also while nothing is asked."""
+        return self._limits.requests - self._lending.requests + self._stations.running
+
+    def load(self) -> Load:
+        """What is under way."""
+        return Load(
+            requests=self._in_flight(),
+            size_bytes=self._limits.bytes - self._lending.bytes,
+            connections=self._clients.count,
+            lent=self._lending.requests,
+        )
 
     def accept_clients(self) -> None:
         """Take the connections that wait and that come."""
@@ -122,6 +151,7 @@ class DataPath:
         """Take nothing new, answer what is in flight for at most `timeout_s`, close everything."""
         until_s = clock.monotonic_s() + timeout_s
         self.call(self._clients.stop_accepting)
+        self.call(self._stations.recall_all)
         while clock.monotonic_s() < until_s and (
             self._limits.requests or self.call(lambda: self._clients.has_unsent)
         ):

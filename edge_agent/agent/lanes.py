@@ -19,6 +19,7 @@ from edge_agent.errors import Busy, EdgeAgentError, ModelQuarantined, UnknownMod
 from edge_agent.plans import Epoch
 from edge_agent.tensors import TensorSpec
 from edge_agent.transport.memory import SharedMemory
+from edge_agent.transport.tally import Tally
 from edge_agent.wire.frames import Buffer
 from edge_agent.wire.messages import Place, TensorHead
 
@@ -73,6 +74,10 @@ class Sender(Protocol):
         """Send it a request; its payload stays unchanged until it is answered."""
         ...
 
+    def recall(self) -> None:
+        """Ask it for every connection of a client that it has."""
+        ...
+
 
 @dataclass(slots=True, eq=False)
 class Station:
@@ -84,18 +89,28 @@ class Station:
     """How many requests it may have at once."""
     has: dict[int, Request] = field(default_factory=dict)
     answered: int = 0
+    tally: Tally | None = None
+    """What it counts on connections that are lent to it."""
+    lent: int = 0
+    """How many are, and have a client at the other end."""
 
     @property
     def live(self) -> int:
         """How many of its requests are still awaited: not expired, not abandoned."""
-        return sum(not request.is_done for request in self.has.values())
+        return sum(not request.is_done for request in self.has.values()) + self.running
+
+    @property
+    def running(self) -> int:
+        """How many of its requests came on lent connections and are awaited; for any thread."""
+        # Some of what it runs may be of clients that have gone.
+        return min(self.tally.running, self.lent) if self.tally is not None else 0
 
 
 class Limits:
     """Requests and bytes in flight over all lanes."""
 
     def __init__(self, max_requests: int, max_bytes: int) -> None:
-        self._max_requests = max_requests
+        self.max_requests = max_requests
         self.max_bytes = max_bytes
         self.requests = 0
         self.bytes = 0
@@ -106,9 +121,9 @@ class Limits:
         Raises:
             Busy: a limit is reached; nothing was taken.
         """
-        if self.requests >= self._max_requests:
+        if self.requests >= self.max_requests:
             raise Busy(
-                f"{self.requests} requests are in flight, the limit is {self._max_requests}: "
+                f"{self.requests} requests are in flight, the limit is {self.max_requests}: "
                 "try again later"
             )
         if self.bytes + size_bytes > self.max_bytes:
@@ -140,9 +155,9 @@ class Lane:
         self.quarantine: str | None = None
         self.is_closed = False
         """Whether no more requests may come in."""
-        self.answered = 0
-        self.failed = 0
         self.restarts = 0
+        self._answered = 0
+        self._failed = 0
         self._queue: deque[Request] = deque()
         self._deaths_in_a_row = 0
 
@@ -151,6 +166,16 @@ class Lane:
         """Requests accepted and not answered."""
         sent = sum(station.live for station in self._stations())
         return self.waiting + sent
+
+    @property
+    def answered(self) -> int:
+        """Requests that had an answer."""
+        return self._answered + sum(tally.answered for tally in self._tallies())
+
+    @property
+    def failed(self) -> int:
+        """Requests that had an error for an answer."""
+        return self._failed + sum(tally.failed for tally in self._tallies())
 
     @property
     def needs_worker(self) -> bool:
@@ -164,6 +189,15 @@ class Lane:
 
     def _stations(self) -> Iterable[Station]:
         return itertools.chain((self.active,) if self.active else (), self.draining)
+
+    def _tallies(self) -> Iterable[Tally]:
+        return (station.tally for station in self._stations() if station.tally is not None)
+
+    def close(self) -> None:
+        """Take no more requests."""
+        self.is_closed = True
+        for station in self._stations():
+            station.sender.recall()
 
     def put(self, request: Request) -> None:
         """Accept a request whose payload is here."""
@@ -199,8 +233,31 @@ class Lane:
         old, self.active = self.active, station
         if old is not None:
             self.draining.append(old)
+            old.sender.recall()
         self.dispatch()
         return old
+
+    def retire(self, station: Station) -> None:
+        """A worker gets no more requests."""
+        if self.active is station:
+            self.active = None
+        if station not in self.draining:
+            self.draining.append(station)
+        station.sender.recall()
+
+    def forget(self, station: Station) -> None:
+        """A worker that has nothing left ends."""
+        self.draining.remove(station)
+        self._count(station)
+
+    def _count(self, station: Station) -> None:
+        """Keep what a worker counted that is no longer one of the lane's."""
+        tally, station.tally = station.tally, None
+        if tally is not None:
+            self._answered += tally.answered
+            self._failed += tally.failed
+            if tally.answered:
+                self._deaths_in_a_row = 0
 
     def lost(self, station: Station) -> bool:
         """A worker died: its requests wait at the front again. True if it was the active one."""
@@ -209,6 +266,7 @@ class Lane:
             self.active = None
         elif station in self.draining:
             self.draining.remove(station)
+        self._count(station)
         again = [r for r in station.has.values() if not r.is_done]
         station.has.clear()
         for request in again:
@@ -251,9 +309,9 @@ class Lane:
             return
         request.is_done = True
         if isinstance(outcome, Success):
-            self.answered += 1
+            self._answered += 1
         else:
-            self.failed += 1
+            self._failed += 1
         request.answer(request, outcome)
 
 
@@ -267,7 +325,7 @@ class Lanes:
         """Accept requests for a model, in place of the lane that had its name."""
         before = self._lanes.get(lane.name)
         if before is not None:
-            before.is_closed = True
+            before.close()
         self._lanes[lane.name] = lane
 
     def find(self, name: str) -> Lane:
@@ -288,7 +346,7 @@ class Lanes:
         Raises:
             UnknownModel: there is none of that name.
         """
-        self.find(name).is_closed = True
+        self.find(name).close()
         del self._lanes[name]
 
 

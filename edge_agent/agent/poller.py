@@ -11,6 +11,7 @@ OnEvent = Callable[[int], None]
 """Called with the epoll event bits."""
 
 HAS_INPUT = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR
+HAS_ENDED = select.EPOLLHUP | select.EPOLLERR
 CAN_SEND = select.EPOLLOUT
 
 
@@ -43,6 +44,11 @@ class Poller:
         if bits != self._bits[fd]:
             self._epoll.modify(fd, bits)
             self._bits[fd] = bits
+
+    def watch_end(self, connection: Connection) -> None:
+        """Call only when the other side has closed the connection, until the next `watch`."""
+        self._epoll.modify(connection.fd, 0)
+        self._bits[connection.fd] = 0
 
     def wait(self, timeout_s: float | None) -> list[tuple[int, int]]:
         """The descriptors that have something, with their event bits."""

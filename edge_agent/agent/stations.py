@@ -8,8 +8,9 @@ from collections import Counter
 from functools import partial
 from typing import Protocol
 
-from edge_agent.agent.connections import Connection
+from edge_agent.agent.connections import Connection, Enclosed
 from edge_agent.agent.lanes import Lane, Outcome, Request, Station, Success
+from edge_agent.agent.lending import Asked, Lendable, Lending, Loan
 from edge_agent.agent.poller import CAN_SEND, HAS_INPUT, Poller
 from edge_agent.errors import (
     EdgeAgentError,
@@ -27,7 +28,9 @@ from edge_agent.wire.messages import (
     Codec,
     Deployment,
     Forget,
+    GiveBack,
     Message,
+    Names,
     Ran,
     Ready,
     Run,
@@ -79,6 +82,8 @@ class Attached(Connection):
         """Whether it said that it is ready, or that it never will be."""
         self.has_mapped: dict[int, int] = {}
         """How many bytes of which memory."""
+        self.takes_connections = False
+        self.loans: dict[int, Loan] = {}
         self._message = b""
         self._stations = stations
 
@@ -95,9 +100,17 @@ class Attached(Connection):
         )
         if memory and place and self.has_mapped.get(memory.number, -1) < place.end:
             self.has_mapped[memory.number] = place.end
-            self._stations.tell(self, run, memory=memory)
+            self._stations.tell(self, run, enclosed=memory)
         else:
             self._stations.tell(self, run, (request.payload,))
+
+    def tell(self, message: Message, enclosed: Enclosed | None = None) -> None:
+        """See `lending.Borrower`."""
+        self._stations.tell(self, message, enclosed=enclosed)
+
+    def recall(self) -> None:
+        """See `lanes.Sender`."""
+        self._stations.lending.recall(self)
 
     def on_message(self, message: bytes, payload_bytes: int) -> bool:
         """See `Connection`."""
@@ -121,12 +134,14 @@ class Stations:
         codec: Codec,
         scratch: memoryview,
         counters: Counter[str],
+        lending: Lending,
         max_answer_bytes: int,
     ) -> None:
         self._poller = poller
         self._codec = codec
         self.scratch = scratch
         self._counters = counters
+        self.lending = lending
         self._max_answer_bytes = max_answer_bytes
         self._attached: dict[Station, Attached] = {}
         self._draining: set[Attached] = set()
@@ -152,11 +167,11 @@ class Stations:
         worker: Attached,
         message: Message,
         tensors: tuple[Buffer, ...] = (),
-        memory: SharedMemory | None = None,
+        enclosed: Enclosed | None = None,
     ) -> None:
         """Queue a message for a worker and send what goes."""
         try:
-            is_sent = worker.send(self._codec.encode(message), tensors, memory)
+            is_sent = worker.send(self._codec.encode(message), tensors, enclosed)
         except ConnectionLost:
             # The end of the stream is read next, and then its requests run again elsewhere.
             worker.outgoing.clear()
@@ -169,6 +184,32 @@ class Stations:
         for worker in list(self._attached.values()):
             if worker.has_mapped.pop(memory.number, None) is not None:
                 self.tell(worker, Forget(memory.number))
+
+    def lend(
+        self, lane: Lane, connection: Lendable, asked: Asked, outputs: Names, size_bytes: int
+    ) -> Loan | None:
+        """Lend a connection of a client to the worker that serves a lane; None if that cannot be
+        done."""
+        worker = self._attached.get(lane.active) if lane.active is not None else None
+        if worker is None or lane.is_closed:
+            return None
+        return self.lending.lend(worker, connection, asked, outputs, size_bytes)
+
+    def recall_all(self) -> None:
+        """Ask for every connection back that was lent."""
+        for worker in list(self._attached.values()):
+            worker.recall()
+
+    @property
+    def running(self) -> int:
+        """Requests that run on lent connections; for any thread."""
+        return sum(station.running for station in list(self._attached))
+
+    @property
+    def answered_at_s(self) -> float:
+        """When the last of them was answered, on `clock.monotonic_s`; for any thread."""
+        times = (s.tally.answered_at_s for s in list(self._attached) if s.tally is not None)
+        return max(times, default=0.0)
 
     def cut_over(self, lane: Lane, station: Station) -> None:
         """Let `station` serve; the worker before it drains and is retired.
@@ -187,10 +228,7 @@ class Stations:
         worker = self._attached.get(station)
         if worker is None:
             return
-        if lane.active is station:
-            lane.active = None
-        if station not in lane.draining:
-            lane.draining.append(station)
+        lane.retire(station)
         self._draining.add(worker)
 
     @property
@@ -202,8 +240,8 @@ class Stations:
         """End the retired workers whose requests are all answered, expired or abandoned: a run
         that nobody waits for may take for ever."""
         for worker in list(self._draining):
-            if not worker.station.live:
-                worker.lane.draining.remove(worker.station)
+            if not worker.station.live and not worker.station.lent:
+                worker.lane.forget(worker.station)
                 self._detach(worker)
                 worker.events.is_drained()
 
@@ -242,12 +280,15 @@ class Stations:
                 lane.answered_by(station, sequence, self._outcome(message, payload))
             case Ready():
                 self._report(worker)
+                worker.takes_connections = message.takes_connections
                 worker.events.is_ready(message)
             case RunError(sequence=-1, code=code, message=text):
                 self._report(worker)
                 worker.events.is_refused(error_from_code(code, text))
             case RunError(sequence=sequence, code=code, message=text):
                 lane.answered_by(station, sequence, error_from_code(code, text))
+            case GiveBack(connection=number, is_unsent=is_unsent):
+                self.lending.given_back(worker, number, bytes(payload), is_unsent=is_unsent)
 
     def _report(self, worker: Attached) -> None:
         if worker.has_reported:
@@ -271,6 +312,7 @@ class Stations:
         if self._attached.get(worker.station) is not worker:
             return
         self._counters["workers lost"] += 1
+        self.lending.lost(worker)
         needs_another = worker.lane.lost(worker.station)
         self._detach(worker)
         worker.events.is_dead(needs_another)

@@ -9,6 +9,7 @@ from typing import Any
 from edge_agent import clock
 from edge_agent.cli.output import (
     ProgressLine,
+    count_text,
     print_json,
     print_table,
     settings_of,
@@ -219,8 +220,10 @@ def run_status(options: argparse.Namespace) -> int:
     print(f"edge-agent {status.version}, pid {status.pid}, up {status.uptime_s:.0f} s")
     print(f"socket {status.socket}, state in {status.state_folder}, start {status.incarnation}")
     print(
-        f"{status.in_flight} requests in flight ({size_text(status.in_flight_bytes)}), "
-        f"{status.connections} connections, {size_text(status.memory_bytes)} of memory"
+        f"{count_text(status.in_flight, 'request')} in flight "
+        f"({size_text(status.in_flight_bytes)}), "
+        f"{count_text(status.connections, 'connection')} ({status.lent} lent to workers), "
+        f"{size_text(status.memory_bytes)} of memory"
     )
     for name, count in sorted(status.counters.items()):
         print(f"{name}: {count}")

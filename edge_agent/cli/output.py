@@ -37,6 +37,11 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         print(line.rstrip())
 
 
+def count_text(count: int, what: str) -> str:
+    """A count of something whose plural takes an s: "1 request", "2 requests"."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
 def size_text(size_bytes: int | None) -> str:
     """Bytes in the unit that a person would use."""
     if size_bytes is None:

@@ -171,6 +171,11 @@ class FrameStream:
         self._poll = select.poll()
         self._poll.register(stream, select.POLLIN)
 
+    @property
+    def holds_more(self) -> bool:
+        """Whether bytes of the next frame were read already: the socket need not have more."""
+        return self._left.nbytes > 0 or not self._reader.is_idle
+
     def send(
         self,
         message: bytes,

@@ -52,6 +52,17 @@ class OwnMemory:
             self.view = _mapped(self.fd, size_bytes)
 
 
+class Descriptor:
+    """A copy of a descriptor, closed when the last reference goes."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = os.dup(fd)
+
+    def __del__(self) -> None:
+        if "fd" in self.__dict__:
+            os.close(self.fd)
+
+
 class SharedMemory:
     """Memory of another process, not mapped; closed when the last reference goes."""
 

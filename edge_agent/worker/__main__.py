@@ -81,7 +81,11 @@ def _serve(stream: FrameStream, importing: threading.Thread, *, is_background: b
         stream.receive()  # only the end of the stream can come
         return
     ready = Ready(
-        epoch=epoch, inputs=opened.inputs, outputs=opened.outputs, opened_s=opened.opened_s
+        epoch=epoch,
+        inputs=opened.inputs,
+        outputs=opened.outputs,
+        opened_s=opened.opened_s,
+        takes_connections=True,
     )
     stream.send(codec.encode(ready))
     Serving(stream, opened.runner, epoch, deployment.instances).run()

@@ -1,4 +1,5 @@
-"""Takes requests off the stream, runs the chain of sessions, and sends the answers.
+"""Takes requests off the stream and off lent connections, runs the chain of sessions, and sends
+the answers.
 
 The runner threads take turns: whoever holds the receiving lock waits for the next request, then
 passes the lock on and runs. A request is thus received, run and answered by one thread, without
@@ -7,20 +8,43 @@ a hand-over between threads (each would cost about 50 µs).
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import select
+import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from edge_agent import clock
 from edge_agent.errors import EdgeAgentError, ProtocolError
 from edge_agent.plans import Epoch
 from edge_agent.tensors import Arrays
-from edge_agent.transport.local import ConnectionLost, FrameStream
+from edge_agent.transport.local import SCRATCH_BYTES, ConnectionLost, FrameStream
 from edge_agent.transport.memory import mapped
+from edge_agent.transport.tally import TALLY_BYTES, Tally
 from edge_agent.wire.arrays import pack_arrays, payload_bytes, unpack_arrays
 from edge_agent.wire.frames import Buffer, fill
-from edge_agent.wire.messages import Codec, Forget, Ran, Run, RunError, decode, error_text
+from edge_agent.wire.messages import (
+    AgentToWorker,
+    Codec,
+    Failure,
+    Forget,
+    GiveBack,
+    Infer,
+    Lend,
+    Message,
+    Ran,
+    Recall,
+    Result,
+    Run,
+    RunError,
+    TensorHeads,
+    decode,
+    error_text,
+)
+from edge_agent.wire.messages import Tally as KeepTally
+from edge_agent.worker.lent import LentConnection, NotAsLent
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +77,18 @@ class Serving:
         self._codec = Codec()
         self._memory: dict[int, memoryview] = {}
         """What clients share, by the agent's number."""
+        self._poll = select.epoll()
+        self._poll.register(stream.socket, select.EPOLLIN)
+        self._events: list[tuple[int, int]] = []
+        """What `_poll` found and nobody has looked at yet."""
+        self._scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self._tally = Tally(memoryview(bytearray(TALLY_BYTES)))
+        self._lent: dict[int, LentConnection] = {}
+        """By descriptor."""
         self._receiving = threading.Lock()
+        """Held by who reads: the stream, lent connections, and what belongs to reading."""
+        self._settling = threading.Lock()
+        """Held by who settles a request of a lent connection, or gives one back."""
         self._sending = threading.Lock()
         self._ended = threading.Event()
         self._threads = [
@@ -70,67 +105,172 @@ class Serving:
         for thread in self._threads:
             thread.start()
         self._ended.wait()
+        for lent in list(self._lent.values()):
+            lent.close()
         raise ConnectionLost("the agent closed the stream")
 
     def _serve(self) -> None:
         try:
             self._runner.pin_caller()
-            while True:
-                with self._receiving:
-                    run, payload, room = self._next()
-                self._answer(run, payload, room)
+            while (answer := self._received()) is not None:
+                answer()
         except ConnectionLost:
             self._ended.set()
         except Exception:
             log.exception("the worker broke the protocol, or the agent did")
             self._ended.set()
 
-    def _next(self) -> tuple[Run, Buffer, memoryview]:
-        """The next request, its inputs, and room for its outputs."""
+    # ---- receiving
+
+    def _received(self) -> Callable[[], None] | None:
+        """What is to be done for the next request; None if there will be none."""
+        with self._receiving:
+            if self._ended.is_set():
+                return None
+            try:
+                return self._next()
+            except BaseException:
+                # Before another thread waits for what never comes.
+                self._ended.set()
+                raise
+
+    def _next(self) -> Callable[[], None]:
+        """The next request, as what is to be done to answer it."""
         while True:
-            raw, payload = self._stream.receive()
-            message = decode(self._codec.to_worker, raw)
-            if isinstance(message, Forget):
-                self._memory.pop(message.memory, None)
-                continue
-            if not isinstance(message, Run):
+            if self._stream.holds_more:
+                answer = self._from_agent()
+            else:
+                if not self._events:
+                    self._events = self._poll.poll()
+                fd, _ = self._events.pop(0)
+                lent = self._lent.get(fd)
+                if lent is not None:
+                    answer = self._from_client(lent)
+                elif fd == self._stream.socket.fileno():
+                    answer = self._from_agent()
+                else:
+                    continue  # given back since
+            if answer is not None:
+                return answer
+
+    def _from_agent(self) -> Callable[[], None] | None:
+        raw, payload = self._stream.receive()
+        message: AgentToWorker = decode(self._codec.to_worker, raw)
+        match message:
+            case Run():
+                return self._run_of(message, payload)
+            case Forget(memory=number):
+                self._memory.pop(number, None)
+            case KeepTally():
+                self._keep_tally()
+            case Lend():
+                self._borrow(message)
+            case Recall(connection=number):
+                self._recall(number)
+            case _:
                 raise ProtocolError(f"worker got {type(message).__name__}, want Run")
-            if message.epoch != self._epoch:
-                # The agent waits for every request that it sent, so this is a fault of the agent.
-                raise ProtocolError(f"request of epoch {message.epoch}, want {self._epoch}")
-            if message.place is None:
-                return message, payload, _NO_ROOM
-            memory = self._memory_of(message.memory, message.place.end)
-            inputs = memory[: message.place.inputs_bytes]
-            return message, inputs, memory[message.place.outputs_at : message.place.end]
+        return None
+
+    def _run_of(self, run: Run, payload: Buffer) -> Callable[[], None]:
+        if run.epoch != self._epoch:
+            # The agent waits for every request that it sent, so this is a fault of the agent.
+            raise ProtocolError(f"request of epoch {run.epoch}, want {self._epoch}")
+        if run.place is None:
+            return lambda: self._answer_agent(run, payload, _NO_ROOM)
+        memory = self._memory_of(run.memory, run.place.end)
+        inputs = memory[: run.place.inputs_bytes]
+        room = memory[run.place.outputs_at : run.place.end]
+        return lambda: self._answer_agent(run, inputs, room)
 
     def _memory_of(self, number: int, size_bytes: int) -> memoryview:
         """Memory that was mapped for an earlier request, or whose descriptor came with this one."""
         memory = self._memory.get(number)
         if memory is not None and memory.nbytes >= size_bytes:
             return memory
-        if not self._stream.descriptors:
-            raise ProtocolError("request with a place in memory that did not come with it")
         try:
-            memory = mapped(self._stream.descriptors.popleft(), size_bytes)
+            memory = mapped(self._descriptor("request with a place in memory"), size_bytes)
         except OSError as error:
             log.error("the memory of a request cannot be mapped: %s", error.strerror)
             return _NO_ROOM  # the inputs do not fit into it, which is the answer
         self._memory[number] = memory
         return memory
 
-    def _answer(self, run: Run, inputs: Buffer, room: memoryview) -> None:
+    def _descriptor(self, what: str) -> int:
+        if not self._stream.descriptors:
+            raise ProtocolError(f"{what} that did not come with it")
+        return self._stream.descriptors.popleft()
+
+    def _from_client(self, lent: LentConnection) -> Callable[[], None] | None:
+        with self._settling:
+            if lent.stream.fileno() not in self._lent:
+                return None  # given back by another thread just now
+            if lent.is_running:
+                # It asks for more before it has its answer, which is for the agent to judge.
+                lent.must_return = True
+                self._poll.unregister(lent.stream)
+                return None
+        try:
+            read = lent.read(self._scratch)
+        except NotAsLent as error:
+            with self._settling:
+                self._give_back(lent, error.read, is_unsent=False)
+            return None
+        if read is None:
+            return None
+        infer, feeds = read
+        lent.is_running = True
+        self._tally.take()
+        return lambda: self._answer_client(lent, infer, feeds)
+
+    # ---- lent connections
+
+    def _keep_tally(self) -> None:
+        try:
+            self._tally = Tally(mapped(self._descriptor("memory to count in"), TALLY_BYTES))
+        except OSError as error:
+            raise ProtocolError(f"memory to count in cannot be mapped: {error}") from error
+
+    def _borrow(self, lend: Lend) -> None:
+        stream = socket.socket(fileno=self._descriptor("lent connection"))
+        memory = self._memory.get(lend.memory) if lend.place is not None else None
+        try:
+            lent = LentConnection(stream, lend, memory, self._codec)
+        except ProtocolError:
+            stream.close()
+            raise
+        self._lent[stream.fileno()] = lent
+        self._poll.register(stream, select.EPOLLIN)
+
+    def _recall(self, number: int) -> None:
+        with self._settling:
+            for lent in list(self._lent.values()):
+                if lent.number == number:
+                    lent.must_return = True
+                    if not lent.is_running:
+                        self._give_back(lent)
+
+    def _give_back(
+        self, lent: LentConnection, payload: bytes = b"", *, is_unsent: bool = False
+    ) -> None:
+        fd = lent.stream.fileno()
+        del self._lent[fd]
+        with contextlib.suppress(FileNotFoundError):
+            self._poll.unregister(fd)
+        try:
+            self._send(GiveBack(lent.number, is_unsent), [memoryview(payload)])
+        finally:
+            lent.close()
+
+    # ---- answering
+
+    def _answer_agent(self, run: Run, inputs: Buffer, room: memoryview) -> None:
         started_s = clock.precise_s()
         try:
-            feeds = unpack_arrays(run.tensors, inputs)
-            arrays = self._runner.run(feeds, run.outputs)
-            heads, tensors = pack_arrays(arrays)
-            if is_placed := payload_bytes(heads) <= room.nbytes > 0:
-                fill(room, tensors)
-                tensors = []
+            heads, tensors, is_placed = self._run(
+                unpack_arrays(run.tensors, inputs), run.outputs, room
+            )
         except EdgeAgentError as error:
-            tensors = []
-            answer = self._codec.encode(
+            self._send(
                 RunError(
                     epoch=self._epoch,
                     sequence=run.sequence,
@@ -138,15 +278,45 @@ class Serving:
                     message=error_text(error),
                 )
             )
-        else:
-            answer = self._codec.encode(
-                Ran(
-                    epoch=self._epoch,
-                    sequence=run.sequence,
-                    tensors=heads,
-                    run_s=clock.precise_s() - started_s,
-                    is_placed=is_placed,
-                )
-            )
+            return
+        self._send(
+            Ran(
+                epoch=self._epoch,
+                sequence=run.sequence,
+                tensors=heads,
+                run_s=clock.precise_s() - started_s,
+                is_placed=is_placed,
+            ),
+            tensors,
+        )
+
+    def _answer_client(self, lent: LentConnection, infer: Infer, feeds: Arrays) -> None:
+        answer: Result | Failure
+        tensors: list[memoryview] = []
+        try:
+            heads, tensors, is_placed = self._run(feeds, lent.outputs, lent.room)
+            answer = Result(infer.request, heads, is_placed)
+        except EdgeAgentError as error:
+            answer = Failure(infer.request, error.code, error_text(error))
+        message = self._codec.encode(answer)
+        with self._settling:
+            self._tally.settle(is_answered=isinstance(answer, Result))
+            unsent = lent.answer(message, tensors)
+            lent.is_running = False
+            if unsent or lent.must_return:
+                self._give_back(lent, unsent, is_unsent=bool(unsent))
+
+    def _run(
+        self, feeds: Arrays, outputs: Sequence[str], room: memoryview
+    ) -> tuple[TensorHeads, list[memoryview], bool]:
+        """Heads and bytes of the outputs, and whether the bytes were put into `room`."""
+        heads, tensors = pack_arrays(self._runner.run(feeds, outputs))
+        if payload_bytes(heads) <= room.nbytes > 0:
+            fill(room, tensors)
+            return heads, [], True
+        return heads, tensors, False
+
+    def _send(self, message: Message, tensors: Sequence[memoryview] = ()) -> None:
+        encoded = self._codec.encode(message)
         with self._sending:
-            self._stream.send(answer, tensors)
+            self._stream.send(encoded, tensors)

@@ -32,6 +32,7 @@ class FakeWorker:
     station: Station = field(init=False)
     window: int = 2
     taken: list[int] = field(default_factory=list)
+    recalls: int = 0
 
     def __post_init__(self) -> None:
         self.station = Station(epoch=epoch(), sender=self, window=self.window)
@@ -39,6 +40,9 @@ class FakeWorker:
     def hand_over(self, request: Request) -> None:
         assert len(self.station.has) <= self.window
         self.taken.append(request.sequence)
+
+    def recall(self) -> None:
+        self.recalls += 1
 
 
 @dataclass

@@ -260,7 +260,7 @@ def test_many_clients_at_once_are_all_answered() -> None:
             client.infer(f"r{number}", X * number)
         for number, client in enumerate(clients):
             np.testing.assert_array_equal(client.y(), X * number * 2)
-        assert rig.datapath.load()[2] == 200
+        assert rig.datapath.load().connections == 200
 
 
 def test_questions_run_on_the_data_thread_and_raise_to_who_asked() -> None:

@@ -81,7 +81,7 @@ def test_a_client_that_goes_away_in_a_frame_is_forgotten(cut: int) -> None:
             wait_until(lambda: rig.in_flight() == (1, 8), "the request is admitted")
         client.close()
         wait_until(lambda: rig.counters["connections broken inside a frame"], "it is counted")
-        wait_until(lambda: rig.datapath.load() == (0, 0, 0), "the connection is forgotten")
+        wait_until(lambda: rig.load() == (0, 0, 0), "the connection is forgotten")
         assert_serves(rig)
 
 
@@ -92,7 +92,7 @@ def test_a_payload_that_does_not_come_gives_its_share_of_the_limits_back() -> No
         client.send_bytes(infer_frame("slow", X, deadline_s=0.1)[:-1])
         wait_until(lambda: rig.in_flight() == (1, 8), "the request is admitted")
         wait_until(lambda: rig.counters["payloads that did not arrive"], "it is given up")
-        wait_until(lambda: rig.datapath.load() == (0, 0, 0), "nothing of it is held")
+        wait_until(lambda: rig.load() == (0, 0, 0), "nothing of it is held")
         with pytest.raises(ConnectionLost):
             client.receive()
         assert_serves(rig)
@@ -118,7 +118,7 @@ def test_a_client_that_goes_away_before_it_reads_its_answer_harms_nobody() -> No
         client.stream.socket.shutdown(socket.SHUT_RD)
         worker.answer(run, X)
         client.close()
-        wait_until(lambda: rig.datapath.load() == (0, 0, 0), "the connection is forgotten")
+        wait_until(lambda: rig.load() == (0, 0, 0), "the connection is forgotten")
         worker.serve_in_thread()
         assert_serves(rig)
 
@@ -131,7 +131,7 @@ def test_what_follows_a_refused_request_of_a_client_that_is_gone_takes_nothing()
         # The refusal finds nobody; the half request behind it came in the same piece.
         client.send_bytes(infer_frame("a", X, "other") + infer_frame("b", X)[:-1])
         wait_until(lambda: rig.counters["requests refused"], "the first one is refused")
-        wait_until(lambda: rig.datapath.load() == (0, 0, 0), "the connection is forgotten")
+        wait_until(lambda: rig.load() == (0, 0, 0), "the connection is forgotten")
         assert_serves(rig)
 
 
@@ -161,7 +161,7 @@ def test_two_hundred_clients_of_which_most_misbehave() -> None:
             np.testing.assert_array_equal(client.y(), X * number * 2)
         for client in wrong:
             client.close()
-        wait_until(lambda: rig.datapath.load() == (0, 0, 50), "the wrong ones are forgotten")
+        wait_until(lambda: rig.load() == (0, 0, 50), "the wrong ones are forgotten")
         bad = sum(n % len(pieces) < len(GARBAGE) for n in range(150))
         assert rig.counters["messages not understood"] == bad
         assert_serves(rig)
@@ -197,7 +197,7 @@ def test_whatever_a_client_sends_the_others_are_served(
         client.stream.socket.shutdown(socket.SHUT_WR)
         drain(client)
         client.close()
-        wait_until(lambda: rig.datapath.load() == (0, 0, 0), "the connection is forgotten")
+        wait_until(lambda: rig.load() == (0, 0, 0), "the connection is forgotten")
         assert_serves(rig)
 
 

@@ -98,6 +98,7 @@ class Agent:
                     in_flight=1,
                     in_flight_bytes=2048,
                     connections=2,
+                    lent=1,
                     counters={"workers lost": 1, "requests refused": 4},
                     memory_bytes=50 << 20,
                 )
@@ -157,7 +158,7 @@ def test_status_shows_counters_and_models(capsys: pytest.CaptureFixture[str]) ->
     assert out.splitlines()[:5] == [
         "edge-agent 0.1.0, pid 4711, up 12 s",
         "socket /run/a.sock, state in /state, start 3",
-        "1 requests in flight (2.0 KiB), 2 connections, 50.0 MiB of memory",
+        "1 request in flight (2.0 KiB), 2 connections (1 lent to workers), 50.0 MiB of memory",
         "requests refused: 4",
         "workers lost: 1",
     ]

@@ -72,8 +72,14 @@ class Place:
         """What lies in the state folder of models, relative to it, but for what was measured:
         that stays for a model that is loaded again."""
         parts = ("models", "staging", "registry", "plans", "cache/compiled", "cache/staging")
-        files = [p for part in parts for p in (self.state / part).rglob("*")]
-        return sorted(str(p.relative_to(self.state)) for p in files)
+        # `os.walk`, unlike `rglob`, does not mind what disappears meanwhile.
+        found = [
+            Path(folder) / name
+            for part in parts
+            for folder, folders, files in os.walk(self.state / part)
+            for name in (*folders, *files)
+        ]
+        return sorted(str(path.relative_to(self.state)) for path in found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

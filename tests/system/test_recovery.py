@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -61,6 +62,46 @@ def test_a_killed_worker_costs_none_of_200_requests_from_four_clients(
         assert (state.restarts, state.failed) == (1, 0)
         assert state.answered == CLIENTS * REQUESTS_EACH
         assert client.status().counters["workers lost"] == 1
+
+
+@pytest.mark.usefixtures("planned")
+@pytest.mark.parametrize("rows", ROWS)
+def test_workers_killed_while_clients_talk_to_them_directly_cost_no_answer(
+    start: StartAgent, rows: int
+) -> None:
+    kills, ended = 5, threading.Event()
+    agent = start()
+    with agent.client() as client, ThreadPoolExecutor(CLIENTS) as pool:
+
+        def ask(caller: int) -> int:
+            asked = 0
+            with agent.client() as own:
+                while not ended.is_set():
+                    first = float(1000 * caller + asked)
+                    answer = own.infer("add", x(first, rows))
+                    assert np.array_equal(answer["y"], x(first, rows)["x"] + 1.0)
+                    asked += 1
+            return asked
+
+        callers = [pool.submit(ask, caller) for caller in range(CLIENTS)]
+        try:
+            for _ in range(kills):
+                before = client.model("add").answered
+                wait_until(lambda: client.status().lent == CLIENTS, "all connections are lent")
+                wait_until(
+                    lambda before=before: client.model("add").answered > before + 100, "they serve"
+                )
+                psutil.Process(worker_pid(client, "add")).kill()
+        finally:
+            ended.set()
+        asked = sum(caller.result(30) for caller in callers)
+        wait_until(lambda: client.model("add").restarts == kills, "the last one is replaced")
+        state = client.model("add")
+        assert (state.failed, state.state) == (0, "serving")
+        # What a worker answered may have been lost with it, and was answered again.
+        assert asked <= state.answered <= asked + kills * CLIENTS
+        wait_until(lambda: client.status().lent == 0, "what the clients left is given back")
+        assert client.status().in_flight == 0
 
 
 @pytest.mark.usefixtures("planned")
