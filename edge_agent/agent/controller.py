@@ -31,8 +31,8 @@ from edge_agent.agent.workers import (
 )
 from edge_agent.config import Settings
 from edge_agent.errors import (
-    BadRequest,
     BuilderLost,
+    Busy,
     EdgeAgentError,
     ModelQuarantined,
     ModelRefused,
@@ -330,14 +330,16 @@ class Controller:
 
         Raises:
             UnknownModel: there is none of that name.
-            BadRequest: it is being planned already.
+            Busy: it is being planned already.
         """
         with self._name_lock(name):
             loaded = self.loaded(name)
             if loaded.lane.quarantine is not None:
                 raise ModelQuarantined(loaded.lane.quarantine)
             if loaded.planning.state in ("waiting", "working"):
-                raise BadRequest(f'model "{name}" is being planned: {loaded.planning.what}')
+                raise Busy(
+                    f'model "{name}" is being planned ({loaded.planning.what}): wait for that plan'
+                )
             loaded.planning = Planning("waiting", 0.0, "waiting for its turn")
         self._start_build(loaded, is_fresh=True)
         return loaded

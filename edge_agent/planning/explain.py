@@ -209,6 +209,8 @@ def render(plan: ExecutionPlan) -> str:
     """The text of `edge-agent plan MODEL --explain`; no line is longer than 110 columns."""
     lines = [_headline(plan), *_wrapped(plan.reason, "  "), "", *_table(plan.subgraphs), ""]
     lines += _totals(plan)
+    if any((s.runner_up_loss_s or 0.0) < 0.0 for s in plan.subgraphs):
+        lines += _wrapped(_NEGATIVE_LOSS, "")
     if len(plan.segments) > 1:
         title = "Segments, with fitted times; neighbours on the same choice run as one subgraph:"
         lines += ["", title, *_segment_table(plan.segments)]
@@ -234,6 +236,10 @@ def _headline(plan: ExecutionPlan) -> str:
     return head
 
 
+_NEGATIVE_LOSS = (
+    "A negative loss: the runner-up was predicted to be faster, but measurements decide; why it "
+    "was not used is said below."
+)
 _SEGMENT_COLUMNS = (
     *("seg", "nodes", "operators", "ops", "out", "score", "fastest", "ms", "next", "ms"),
 )

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from edge_agent.client import Client
-from edge_agent.errors import BadRequest, DeadlineExceeded, UnknownModel, UsageError
+from edge_agent.errors import DeadlineExceeded, UnknownModel, UsageError
 from tests.system.conftest import StartAgent
 from tests.system.made_models import (
     adding,
@@ -91,7 +91,7 @@ def test_a_replan_goes_on_while_the_model_answers(start: StartAgent) -> None:
         with asked_all_the_time(agent, "add", 1) as added:
             client.replan("add")
             wait_until(lambda: len(added) > 50, "it answers")
-            with pytest.raises(BadRequest, match='"add" is being planned'):
+            with pytest.raises(Busy, match='"add" is being planned'):
                 client.replan("add")
         assert client.wait("add", 30).planning == "done"
         assert client.model("add").epoch > before
