@@ -160,6 +160,15 @@ def test_the_text_says_what_runs_why_and_what_it_was_compared_with() -> None:
     ]
 
 
+def test_a_runner_up_that_was_predicted_to_be_faster_is_accounted_for() -> None:
+    plan = explained()
+    first = replace(plan.subgraphs[0], runner_up_loss_s=-0.001)
+    text = render(replace(plan, subgraphs=(first, *plan.subgraphs[1:])))
+    assert "    -1.00\n" in text
+    assert "A negative loss: the runner-up was predicted to be faster, but measurements" in text
+    assert "A negative loss" not in render(plan)
+
+
 def test_an_undivided_plain_plan_says_so() -> None:
     model = replace(chain(1), undivided_because="every cut would break a fusion")
     plan = plain_candidate(model, configuration(Layout.BLOCKED, threads=2), 5e-3)

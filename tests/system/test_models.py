@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from edge_agent.client import Client
-from edge_agent.errors import DeadlineExceeded, UnknownModel, UsageError
+from edge_agent.errors import Busy, DeadlineExceeded, UnknownModel, UsageError
 from tests.system.conftest import StartAgent
 from tests.system.made_models import (
     adding,
