@@ -283,7 +283,7 @@ class Clients:
                 self._check_place(message.place, payload_bytes, connection.memory)
             lane, outputs = self._admit(message, payload_bytes)
             size_bytes = message.place.end if message.place else payload_bytes
-            self._limits.take(size_bytes)
+            self._take(size_bytes)
         except EdgeAgentError as error:
             self._counters["requests refused"] += 1
             self._fail(connection, message.request, error)
@@ -292,6 +292,17 @@ class Clients:
         connection.incoming = _Incoming(message, outputs, lane, clock.monotonic_s(), size_bytes)
         self._incoming.add(connection)
         return True
+
+    def _take(self, size_bytes: int) -> None:
+        try:
+            self._limits.take(size_bytes)
+        except Busy:
+            idle = self._stations.idle_loans()
+            if not idle.requests:
+                raise
+            # What is lent and not in use is not in flight: nobody is refused because of it.
+            self._stations.recall_all()
+            self._limits.take(size_bytes, idle)
 
     def _check_place(self, place: Place, payload_bytes: int, memory: SharedMemory | None) -> None:
         if memory is None:

@@ -106,6 +106,17 @@ class Station:
         return min(self.tally.running, self.lent) if self.tally is not None else 0
 
 
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """What was taken of the limits and is not in use."""
+
+    requests: int
+    size_bytes: int
+
+
+NOTHING_IDLE = Idle(0, 0)
+
+
 class Limits:
     """Requests and bytes in flight over all lanes."""
 
@@ -115,20 +126,21 @@ class Limits:
         self.requests = 0
         self.bytes = 0
 
-    def take(self, size_bytes: int) -> None:
-        """Admit one request of that size.
+    def take(self, size_bytes: int, idle: Idle = NOTHING_IDLE) -> None:
+        """Admit one request of that size; what is taken and `idle` does not count.
 
         Raises:
             Busy: a limit is reached; nothing was taken.
         """
-        if self.requests >= self.max_requests:
+        requests, taken_bytes = self.requests - idle.requests, self.bytes - idle.size_bytes
+        if requests >= self.max_requests:
             raise Busy(
-                f"{self.requests} requests are in flight, the limit is {self.max_requests}: "
+                f"{requests} requests are in flight, the limit is {self.max_requests}: "
                 "try again later"
             )
-        if self.bytes + size_bytes > self.max_bytes:
+        if taken_bytes + size_bytes > self.max_bytes:
             raise Busy(
-                f"{self.bytes} bytes are in flight and this request has {size_bytes}, the limit "
+                f"{taken_bytes} bytes are in flight and this request has {size_bytes}, the limit "
                 f"is {self.max_bytes}: try again later"
             )
         self.requests += 1

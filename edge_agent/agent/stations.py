@@ -9,7 +9,7 @@ from functools import partial
 from typing import Protocol
 
 from edge_agent.agent.connections import Connection, Enclosed
-from edge_agent.agent.lanes import Lane, Outcome, Request, Station, Success
+from edge_agent.agent.lanes import Idle, Lane, Outcome, Request, Station, Success
 from edge_agent.agent.lending import Asked, Lendable, Lending, Loan
 from edge_agent.agent.poller import CAN_SEND, HAS_INPUT, Poller
 from edge_agent.errors import (
@@ -194,6 +194,13 @@ class Stations:
         if worker is None or lane.is_closed:
             return None
         return self.lending.lend(worker, connection, asked, outputs, size_bytes)
+
+    def idle_loans(self) -> Idle:
+        """What loans hold of the limits while nothing runs on them."""
+        running = self.running
+        # Which of them those are, nobody knows here.
+        idle_bytes = 0 if running else self.lending.bytes
+        return Idle(self.lending.requests - running, idle_bytes)
 
     def recall_all(self) -> None:
         """Ask for every connection back that was lent."""

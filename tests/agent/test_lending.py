@@ -25,6 +25,7 @@ from edge_agent.wire.messages import (
     Place,
     Recall,
     Result,
+    Run,
 )
 from edge_agent.wire.messages import Tally as KeepTally
 from tests.agent.made_lanes import lane
@@ -133,15 +134,34 @@ def test_loans_take_at_most_half_of_the_limit_on_requests() -> None:
         borrowed = Borrowed(worker)
         answer_alike(worker, two, 4)
         assert rig.datapath.load().lent == 1
-        # And what they take is not there for others.
-        for request in ("a", "b", "c"):
-            two.infer(request)
-        answer = two.answer()
-        assert isinstance(answer, Failure)
-        assert (answer.request, answer.code) == ("c", "busy")
-        for _ in range(2):
-            worker.answer(worker.next_run()[0], X)
+        borrowed.give_back()
+
+
+@pytest.mark.parametrize("running", [0, 1])
+def test_a_loan_that_is_not_in_use_makes_nobody_busy(running: int) -> None:
+    with Rig(max_requests=3) as rig:
+        worker, one, two = rig.serving(takes_connections=True), rig.client(), rig.client()
+        answer_alike(worker, one)
+        borrowed = Borrowed(worker)
+        if running:
+            borrowed.tally.take()
+        for request in range(4):
+            two.infer(f"r{request}")
+        busy = two.answer()
+        assert isinstance(busy, Failure)
+        assert (busy.request, busy.code) == (f"r{3 - running}", "busy")
+        assert "3 requests are in flight, the limit is 3" in busy.message
+        if running:
+            assert isinstance(two.answer(), Failure)
+        recalls = []
+        for _ in range(3 - running):
+            while not isinstance(message := worker.next()[0], Run):
+                recalls.append(message)
+            worker.answer(message, X)
             two.y()
+        if not running:
+            # So that what comes on it is counted again.
+            assert recalls == [Recall(borrowed.lend.connection)]
         borrowed.give_back()
 
 
