@@ -74,12 +74,13 @@ class Builder:
         on_progress: Callable[[float, str], None],
         wait_for_grant: Callable[[], None],
     ) -> Built:
-        """Divide, compile, profile and plan.
+        """Divide, compile, profile and plan; from now on it gives way to serving.
 
         Raises:
             BuilderLost: it died or was killed.
             EdgeAgentError: it could not.
         """
+        self._child.give_way()
         return self._ask(message, Built, on_progress, wait_for_grant)
 
     def probe(self) -> Probed:

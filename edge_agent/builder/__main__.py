@@ -15,7 +15,6 @@ from pathlib import Path
 
 from edge_agent import clock
 from edge_agent.config import Settings, decode_settings
-from edge_agent.engine.background import give_way
 from edge_agent.errors import EdgeAgentError, ProtocolError
 from edge_agent.transport import local
 from edge_agent.wire.messages import (
@@ -89,7 +88,6 @@ def _answer(message: BuilderRequest, settings: Settings, channel: Channel) -> Me
             from edge_agent.builder.benches import Slices
             from edge_agent.builder.building import Building
 
-            give_way()
             slices = Slices(channel.ask_grant, channel.report)
             return Building(message, settings, slices).build()
         case AskDevice():

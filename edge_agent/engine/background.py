@@ -4,6 +4,9 @@ Measured while two threads kept both of two cores busy, loading ResNet-50 (compi
 model): at normal priority in 0.1 s; 1.4 s, and runs beside it took 1.6 to 1.9 times as long. At
 nice 10 in 0.2 to 0.6 s; 3 to 6 s, and runs beside it took as long as ever. Under SCHED_IDLE in 4 to
 6 s; 36 to 95 s, for nothing more. So nice 10, which gets done on a busy device too, is used here.
+
+That holds among threads of one session. Between sessions priority may not count at all: what a
+whole process does about that is in `agent.processes`.
 """
 
 from __future__ import annotations

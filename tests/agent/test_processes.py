@@ -2,10 +2,42 @@
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
+from pathlib import Path
 
-from edge_agent.agent.processes import NICENESS, Child
+import pytest
+
+from edge_agent.agent.processes import NICENESS, Child, lower_session
 from edge_agent.engine import background
+
+SESSION = Path("autogroup")
+
+
+class BusyKernel:
+    """A kernel that had other sessions to change the first times."""
+
+    def __init__(self, refusals: int) -> None:
+        self.refusals = refusals
+        self.written: list[str] = []
+        self.slept_s = 0.0
+
+    def write(self, file: Path, text: str) -> None:
+        assert file == SESSION
+        if self.refusals:
+            self.refusals -= 1
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        self.written.append(text)
+
+    def sleep(self, duration_s: float) -> None:
+        self.slept_s += duration_s
+
+
+def session_of(pid: int) -> str:
+    """The session's number and niceness; nothing where the kernel does not group by session."""
+    file = Path(f"/proc/{pid}/autogroup")
+    return file.read_text().strip() if file.exists() else ""
 
 
 def test_a_child_that_gives_way_does_so_as_much_as_other_work_beside_serving() -> None:
@@ -15,3 +47,36 @@ def test_a_child_that_gives_way_does_so_as_much_as_other_work_beside_serving() -
         assert os.getpriority(os.PRIO_PROCESS, child.pid) == background.NICENESS == NICENESS
     finally:
         child.end()
+
+
+def test_the_session_of_a_child_gives_way_with_it_and_that_of_the_agent_does_not() -> None:
+    child, own = Child("edge_agent.worker"), session_of(os.getpid())
+    try:
+        child.give_way()
+        assert not own or session_of(child.pid).endswith(f" nice {NICENESS}")
+        assert session_of(os.getpid()) == own
+    finally:
+        child.end()
+
+
+def test_a_session_that_cannot_be_changed_yet_is_changed_a_little_later() -> None:
+    kernel = BusyKernel(refusals=2)
+    lower_session(SESSION, kernel.write, kernel.sleep)
+    assert kernel.written == [str(NICENESS)]
+    assert kernel.slept_s == pytest.approx(0.2)
+
+
+def test_a_kernel_that_stays_busy_is_told_of_and_not_waited_for_any_longer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kernel = BusyKernel(refusals=1000)
+    with caplog.at_level(logging.WARNING):
+        lower_session(SESSION, kernel.write, kernel.sleep)
+    assert not kernel.written
+    assert kernel.slept_s == pytest.approx(0.5)
+    assert "could not be written" in caplog.text
+
+
+def test_a_kernel_that_does_not_group_by_session_is_left_alone(tmp_path: Path) -> None:
+    lower_session(tmp_path / "gone" / "autogroup")
+    assert not list(tmp_path.iterdir())
