@@ -242,7 +242,9 @@ class Controller:
     def _open(self, lane: Lane, serve: Serve, child: Child) -> tuple[Worker, Ready]:
         worker = self._workers.start(lane, serve, child, self._worker_lost)
         try:
-            return worker, worker.ready.result(OPEN_TIMEOUT_S)
+            ready = worker.ready.result(OPEN_TIMEOUT_S)
+            child.restore_session()
+            return worker, ready
         except TimeoutError:
             child.end()
             raise not_opened_in_time() from None

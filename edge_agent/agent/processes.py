@@ -30,7 +30,10 @@ log = logging.getLogger(__name__)
 END_S = 5.0
 NICENESS = 10
 """Of children that give way to serving from their start; as `engine.background` has it."""
+_NORMAL = 0
 _SESSION_TRIES = 5
+_RESTORING_TRIES = 100
+"""A worker that was lowered while it opened a model must not serve so."""
 _SESSION_PAUSE_S = 0.1
 """Of ordinary users, Linux lets one in 100 ms change a session, on the whole device."""
 _CLEARED_PREFIX = "ORT_"
@@ -47,22 +50,24 @@ def child_environment() -> dict[str, str]:
     return kept | {"ORT_DISABLE_TELEMETRY": "1", **_ONE_THREAD}
 
 
-def lower_session(
+def set_session(
     file: Path,
+    niceness: int,
+    tries: int = _SESSION_TRIES,
     write: Callable[[Path, str], object] = Path.write_text,
     sleep_s: Callable[[float], None] = clock.sleep_s,
 ) -> None:
-    """Lower the priority of the session that `file` stands for, where the kernel has such."""
-    for _ in range(_SESSION_TRIES):
+    """Set the priority of the session that `file` stands for, where the kernel has such."""
+    for _ in range(tries):
         try:
-            write(file, str(NICENESS))
+            write(file, str(niceness))
         except BlockingIOError:
             sleep_s(_SESSION_PAUSE_S)
         except OSError:
             return  # then priorities count between sessions too
         else:
             return
-    log.warning("%s could not be written: planning may slow down what serves", file)
+    log.warning("%s could not be set to %d: what serves may be slower", file, niceness)
 
 
 class Child:
@@ -83,10 +88,16 @@ class Child:
                 start_new_session=True,
             )
 
+        self._is_lowered = False
+
     @property
     def pid(self) -> int:
         """Its process id."""
         return self.process.pid
+
+    @property
+    def _session(self) -> Path:
+        return Path(f"/proc/{self.pid}/autogroup")
 
     def give_way(self) -> None:
         """Lower its priority, with that of every thread it will have, and that of its session.
@@ -95,7 +106,18 @@ class Child:
         """
         if os.getpriority(os.PRIO_PROCESS, self.pid) < NICENESS:
             os.setpriority(os.PRIO_PROCESS, self.pid, NICENESS)
-        lower_session(Path(f"/proc/{self.pid}/autogroup"))
+        self.lower_session()
+
+    def lower_session(self) -> None:
+        """Lower the priority of its session alone, until `restore_session`."""
+        self._is_lowered = True
+        set_session(self._session, NICENESS)
+
+    def restore_session(self) -> None:
+        """Give a session that was lowered its normal priority back."""
+        if self._is_lowered:
+            self._is_lowered = False
+            set_session(self._session, _NORMAL, _RESTORING_TRIES)
 
     def kill(self) -> None:
         """End it at once."""

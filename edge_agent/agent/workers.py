@@ -152,8 +152,13 @@ class Workers:
         self._children: list[Child] = []
 
     def prepare(self, *, is_background: bool) -> Child:
-        """Start a process that loads ONNX Runtime while it waits to hear what to serve."""
+        """Start a process that loads ONNX Runtime while it waits to hear what to serve.
+
+        In the background it gives way to what serves until `Child.restore_session`.
+        """
         child = Child("edge_agent.worker", ["--background"] if is_background else [])
+        if is_background:
+            child.lower_session()
         with self._lock:
             self._children = [c for c in self._children if c.process.returncode is None]
             self._children.append(child)

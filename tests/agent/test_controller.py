@@ -66,6 +66,10 @@ class FakeChild:
         self.pid = self.process.pid
         self.end_of: WorkerEnd | None = None
         self.is_ended = False
+        self.is_restored = False
+
+    def restore_session(self) -> None:
+        self.is_restored = True
 
     def release(self) -> None:
         return
@@ -188,6 +192,7 @@ def models() -> Iterator[Models]:
 
 def test_a_model_serves_from_its_load_to_its_unload(models: Models, tmp_path: Path) -> None:
     loaded = models.controller.load(load(write(tmp_path / "m.onnx")))
+    assert [child.is_restored for child in models.workers.children] == [True]
     np.testing.assert_array_equal(models.infer("m"), X * 2)
     assert models.stores.models.ids() == (loaded.record.model,)
     assert models.controller.loaded("m") is loaded

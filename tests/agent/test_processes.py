@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.agent.processes import NICENESS, Child, lower_session
+from edge_agent.agent.processes import NICENESS, Child, set_session
 from edge_agent.engine import background
 
 SESSION = Path("autogroup")
@@ -61,7 +61,7 @@ def test_the_session_of_a_child_gives_way_with_it_and_that_of_the_agent_does_not
 
 def test_a_session_that_cannot_be_changed_yet_is_changed_a_little_later() -> None:
     kernel = BusyKernel(refusals=2)
-    lower_session(SESSION, kernel.write, kernel.sleep)
+    set_session(SESSION, NICENESS, 5, kernel.write, kernel.sleep)
     assert kernel.written == [str(NICENESS)]
     assert kernel.slept_s == pytest.approx(0.2)
 
@@ -71,12 +71,25 @@ def test_a_kernel_that_stays_busy_is_told_of_and_not_waited_for_any_longer(
 ) -> None:
     kernel = BusyKernel(refusals=1000)
     with caplog.at_level(logging.WARNING):
-        lower_session(SESSION, kernel.write, kernel.sleep)
+        set_session(SESSION, NICENESS, 5, kernel.write, kernel.sleep)
     assert not kernel.written
     assert kernel.slept_s == pytest.approx(0.5)
-    assert "could not be written" in caplog.text
+    assert "could not be set to" in caplog.text
 
 
 def test_a_kernel_that_does_not_group_by_session_is_left_alone(tmp_path: Path) -> None:
-    lower_session(tmp_path / "gone" / "autogroup")
+    set_session(tmp_path / "gone" / "autogroup", NICENESS)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_worker_that_was_opened_in_the_background_serves_at_normal_priority() -> None:
+    own = session_of(os.getpid())
+    child = Child("edge_agent.worker", ["--background"])
+    try:
+        child.lower_session()
+        assert not own or session_of(child.pid).endswith(f" nice {NICENESS}")
+        assert os.getpriority(os.PRIO_PROCESS, child.pid) == os.getpriority(os.PRIO_PROCESS, 0)
+        child.restore_session()
+        assert not own or session_of(child.pid).endswith(" nice 0")
+    finally:
+        child.end()

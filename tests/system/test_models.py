@@ -163,6 +163,17 @@ def test_several_models_are_loaded_at_once_and_each_answers_for_itself(
             assert client.infer(f"m{i}", x(0.0))["y"][0, 0] == i
 
 
+def test_a_model_opened_beside_one_that_serves_does_not_serve_at_low_priority(
+    start: StartAgent, tmp_path: Path
+) -> None:
+    with start().client() as client:
+        for i in range(2):
+            client.load(adding(tmp_path / f"m{i}.onnx", i))
+            client.infer(f"m{i}", x(0.0))
+        session = Path(f"/proc/{worker_pid(client, 'm1')}/autogroup")
+        assert not session.exists() or session.read_text().strip().endswith(" nice 0")
+
+
 def test_a_model_with_external_data_is_loaded_and_answers(
     start: StartAgent, place: Place, tmp_path: Path
 ) -> None:
