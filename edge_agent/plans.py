@@ -116,6 +116,8 @@ class ExecutionPlan:
     undivided_because: str | None
     profiling_s: float
     segments: tuple[ExplainedSegment, ...] = ()
+    disturbed_fraction: float = 0.0
+    """Share of the profiling beside which others used the processor."""
     control: RatioInterval | None = None
     """Plain ONNX Runtime against itself in the same run: the spread of the measurement."""
 

@@ -86,6 +86,8 @@ class LatencyProfile:
     """Median time of plain ONNX Runtime on the whole model, default options, in seconds."""
     profiling_s: float
     rejections: tuple[Rejection, ...] = ()
+    disturbed_fraction: float = 0.0
+    """Share of the runs beside which others used the processor; they take longer than alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

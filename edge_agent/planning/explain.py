@@ -104,6 +104,7 @@ def explain(
         rejections=tuple({r.candidate: r for r in (*profile.rejections, *rejections)}.values()),
         undivided_because=summary.undivided_because,
         profiling_s=profile.profiling_s,
+        disturbed_fraction=profile.disturbed_fraction,
         control=control,
         segments=tuple(
             _explained_segment(summary, profile, index, state=state, processor=processor)
@@ -209,6 +210,13 @@ def render(plan: ExecutionPlan) -> str:
     """The text of `edge-agent plan MODEL --explain`; no line is longer than 110 columns."""
     lines = [_headline(plan), *_wrapped(plan.reason, "  "), "", *_table(plan.subgraphs), ""]
     lines += _totals(plan)
+    if plan.disturbed_fraction > _MUCH_DISTURBED:
+        text = (
+            f"Others used the processor beside {plan.disturbed_fraction:.0%} of the runs of the "
+            "profile, so its times are longer than they are alone; `edge-agent replan` measures "
+            "again."
+        )
+        lines += _wrapped(text, "")
     if any((s.runner_up_loss_s or 0.0) < 0.0 for s in plan.subgraphs):
         lines += _wrapped(_NEGATIVE_LOSS, "")
     if len(plan.segments) > 1:
@@ -236,6 +244,7 @@ def _headline(plan: ExecutionPlan) -> str:
     return head
 
 
+_MUCH_DISTURBED = 0.25
 _NEGATIVE_LOSS = (
     "A negative loss: the runner-up was predicted to be faster, but measurements decide; why it "
     "was not used is said below."

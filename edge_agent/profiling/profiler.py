@@ -133,6 +133,7 @@ def profile(
         plain_s=median(campaign.samples[_PLAIN]),
         profiling_s=campaign.elapsed_s(),
         rejections=tuple(campaign.rejections),
+        disturbed_fraction=campaign.disturbed_runs / max(campaign.runs, 1),
     )
 
 
@@ -149,6 +150,9 @@ class _Campaign:
     rejections: list[Rejection] = field(default_factory=list)
     indivisible: set[Configuration] = field(default_factory=set)
     """Configurations in which a part of the model was refused."""
+    runs: int = 0
+    disturbed_runs: int = 0
+    """Those beside which others used the processor."""
     start_s: float = field(init=False)
     _opening_s: list[float] = field(default_factory=list)
     _disturbed: dict[_Job, list[float]] = field(default_factory=dict)
@@ -291,9 +295,11 @@ class _Campaign:
             for _ in range(1 + _REPEATS):
                 self.bench.quiet()
                 took_s = runs[job]()
+                self.runs += 1
                 if self.bench.quiet():
                     self.samples.setdefault(job, []).append(took_s)
                     return
+                self.disturbed_runs += 1
                 self._disturbed.setdefault(job, []).append(took_s)
                 if self.elapsed_s() >= self.budget_s:
                     return

@@ -169,6 +169,13 @@ def test_a_runner_up_that_was_predicted_to_be_faster_is_accounted_for() -> None:
     assert "A negative loss" not in render(plan)
 
 
+def test_a_profile_that_was_made_beside_other_work_is_told() -> None:
+    plan = explained()
+    text = " ".join(render(replace(plan, disturbed_fraction=0.8)).split())
+    assert "Others used the processor beside 80% of the runs of the profile" in text
+    assert "Others used" not in render(replace(plan, disturbed_fraction=0.2))
+
+
 def test_an_undivided_plain_plan_says_so() -> None:
     model = replace(chain(1), undivided_because="every cut would break a fusion")
     plan = plain_candidate(model, configuration(Layout.BLOCKED, threads=2), 5e-3)

@@ -173,6 +173,7 @@ def test_what_the_budget_does_not_reach_is_undecided() -> None:
 def test_samples_beside_other_load_are_thrown_away() -> None:
     disturbed = profiled(bench(load_chance=0.4))
     assert whole_windows(disturbed)[BLOCKED2] == pytest.approx(0.060, rel=0.05)
+    assert 0.2 < disturbed.disturbed_fraction < 0.6
     for window in disturbed.windows:
         exact_s = subgraph_s(MODEL, RESNET[window.configuration], window.segments)
         assert window.timing.median_s == pytest.approx(exact_s, rel=0.15)
@@ -183,6 +184,8 @@ def test_a_device_that_is_never_quiet_is_profiled_all_the_same() -> None:
     got = profiled(device)
     assert got.profiling_s <= 14.0
     assert got.plain_s == pytest.approx(0.180, rel=0.1)
+    assert got.disturbed_fraction == 1.0
+    assert profiled(bench()).disturbed_fraction == 0.0
 
 
 def test_a_model_of_one_segment_has_whole_windows_only() -> None:
