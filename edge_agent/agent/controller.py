@@ -22,6 +22,7 @@ from edge_agent.agent.kept import Kept, load_kept, save_kept
 from edge_agent.agent.lanes import Lane
 from edge_agent.agent.loaded import Loaded, Planning
 from edge_agent.agent.processes import Child
+from edge_agent.agent.stores import Stores
 from edge_agent.agent.workers import (
     OPEN_TIMEOUT_S,
     Serve,
@@ -42,10 +43,7 @@ from edge_agent.errors import (
 )
 from edge_agent.plans import Epoch
 from edge_agent.samples import check_shapes
-from edge_agent.store.artifacts import ArtifactStore
-from edge_agent.store.models import ModelStore
-from edge_agent.store.records import PlanStore, ProfileStore
-from edge_agent.store.registry import LoadedModel, Registry, check_name
+from edge_agent.store.registry import LoadedModel, check_name
 from edge_agent.subgraphs import ModelId
 from edge_agent.wire.messages import Admitted, Build, Built, Load, Ready, SubgraphFile
 
@@ -61,31 +59,6 @@ else a busy model would never get a plan."""
 FIRST_REQUEST_S = 0.1
 """A build begins so long after the load: what a client asks at once goes first."""
 SERVED_LATELY_S = 30.0
-
-
-class Stores:
-    """Everything of the agent that is on disk."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.registry = Registry(settings.state)
-        self.models = ModelStore(settings.state)
-        self.plans = PlanStore(settings.state)
-        self.artifacts = ArtifactStore(settings.cache)
-        self.profiles = ProfileStore(settings.cache)
-
-    def sweep(self) -> None:
-        """Remove what dead processes left half-done."""
-        for part in (self.registry, self.models, self.plans, self.artifacts, self.profiles):
-            for path in part.sweep():
-                log.info("removed what was left half-done: %s", path)
-
-    def collect(self, keep: set[ModelId]) -> None:
-        """Remove everything large of models that are loaded under no name.
-
-        What was measured stays: it is small, and spares a model that is loaded again the wait.
-        """
-        self.models.collect(keep)
-        self.artifacts.collect(keep)
 
 
 def plain_subgraph(path: str, threads: int | None) -> SubgraphFile:

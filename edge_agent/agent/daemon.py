@@ -14,8 +14,9 @@ from pathlib import Path
 
 from edge_agent.agent.answers import Answers
 from edge_agent.agent.builders import Builder
-from edge_agent.agent.controller import Controller, Stores
+from edge_agent.agent.controller import Controller
 from edge_agent.agent.datapath import DataPath
+from edge_agent.agent.stores import Stores
 from edge_agent.agent.workers import Workers
 from edge_agent.config import Settings, make_socket_folder
 from edge_agent.devices import Device

@@ -134,7 +134,9 @@ def _expected(prior: Sequence[float], whole_s: float) -> _Vector:
     cost: _Vector = np.asarray(prior, dtype=np.float64)
     # A segment without counted work still dispatches its nodes, and a 0 could never be corrected.
     cost = cost + (cost.mean() / 100.0 if cost.any() else 1.0)
-    scaled: _Vector = cost * whole_s / cost.sum()
+    # By the largest first: the sum of very small costs is inexact.
+    share = cost / cost.max()
+    scaled: _Vector = share / share.sum() * whole_s
     return scaled
 
 

@@ -15,10 +15,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from edge_agent.agent.controller import Controller, Stores
+from edge_agent.agent.controller import Controller
 from edge_agent.agent.datapath import DataPath
 from edge_agent.agent.lanes import Lane
 from edge_agent.agent.processes import Child
+from edge_agent.agent.stores import Stores
 from edge_agent.agent.workers import Serve, Worker, Workers
 from edge_agent.config import Settings
 from edge_agent.errors import ModelRefused, RuntimeUnavailable, UnknownModel, WorkerLost

@@ -45,6 +45,7 @@ def test_a_plain_side_times_its_runs_in_each_way(spec: SideSpec) -> None:
         assert len(latencies_s) == 4
         assert all(0 < s < 1 for s in latencies_s)
         assert 0 < side.per_request_s(callers=2, duration_s=0.02) < 0.1
+        assert 0 < side.per_request_s(callers=1, duration_s=0.0) < 0.1
 
 
 def test_a_plain_side_is_stopped_between_its_runs(spec: SideSpec) -> None:

@@ -123,7 +123,7 @@ class Stopwatch:
         start_s = clock.precise_s()
 
         def call(caller: int) -> None:
-            while clock.precise_s() - start_s < duration_s:
+            while not counts[caller] or clock.precise_s() - start_s < duration_s:
                 self._run()
                 counts[caller] += 1
 
