@@ -205,13 +205,18 @@ class FrameStream:
         """Block until the first bytes of a frame are here.
 
         Not with a blocking read: the kernel would wake this thread also when the other side takes
-        what was sent before, which is when the other side wants the processor.
+        what was sent before, which is when the other side wants the processor. And not in one
+        wait without end: a signal that comes just before the kernel call does not interrupt it, so
+        that Ctrl-C would be lost.
         """
-        timeout_ms = None
-        if deadline_s is not None:
-            timeout_ms = max(0, math.ceil(1e3 * (deadline_s - clock.monotonic_s())))
-        if not self._poll.poll(timeout_ms):
-            raise DeadlineExceeded(_TOO_LATE)
+        left_s = PATIENCE_S
+        while True:
+            if deadline_s is not None:
+                left_s = min(PATIENCE_S, max(0.0, deadline_s - clock.monotonic_s()))
+            if self._poll.poll(math.ceil(1e3 * left_s)):
+                return
+            if deadline_s is not None and clock.monotonic_s() >= deadline_s:
+                raise DeadlineExceeded(_TOO_LATE)
 
     def _be_patient(self, deadline_s: float | None) -> None:
         """Let the kernel end the next blocking call in time to look at the deadline.
