@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -183,6 +184,15 @@ def test_a_path_that_is_no_unicode_is_the_users_mistake(
     assert "valid UTF-8" in capsys.readouterr().err
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A shell starts what runs in the background with interrupts ignored, tests too."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_interrupting_ends_with_130(capsys: pytest.CaptureFixture[str]) -> None:
     main_thread = threading.main_thread().ident
     assert main_thread is not None
