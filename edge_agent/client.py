@@ -113,6 +113,7 @@ class Client:
         self._path = load_settings(os.environ, socket=socket).socket
         self._codec = Codec()
         self._id = uuid.uuid4().hex
+        self._pid = os.getpid()
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._idle: list[Link] = []
@@ -169,6 +170,8 @@ class Client:
         heads, tensors = pack_arrays({name: np.asarray(a) for name, a in inputs.items()})
         until_s = None if deadline_s is None else clock.monotonic_s() + _checked(deadline_s)
         wanted = None if outputs is None else tuple(outputs)
+        if self._pid != os.getpid():
+            self._begin_anew()
         request = f"{self._id}-{next(self._numbers)}"
         while True:
             try:
@@ -404,6 +407,16 @@ class Client:
                 (self._idle if link.memory is None else self._idle_with_memory).append(link)
                 return
         link.close()
+
+    def _begin_anew(self) -> None:
+        """In a forked process the connections and the request ids are the parent's."""
+        with self._lock:
+            if self._pid != os.getpid():
+                self._pid, self._id = os.getpid(), uuid.uuid4().hex
+                for link in (*self._idle, *self._idle_with_memory):
+                    link.close()
+                self._idle.clear()
+                self._idle_with_memory.clear()
 
     def _drop_idle(self) -> None:
         """A connection broke, so the idle ones lead to the same dead agent."""

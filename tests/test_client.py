@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import math
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +34,7 @@ from edge_agent.wire.frames import pack_prefix
 from edge_agent.wire.messages import (
     Done,
     Failure,
+    Infer,
     Load,
     Models,
     ModelState,
@@ -504,3 +507,31 @@ def test_counts_out_of_their_bounds_are_refused_before_anything_is_sent(count: i
         with pytest.raises(BadRequest, match=f"subgraphs: got {count}, want 1 to 4096"):
             client.load("m.onnx", subgraphs=count)
         assert agent.asked == []
+
+
+_FORKING = """
+import os, sys
+import numpy as np
+from edge_agent import Client
+client = Client(sys.argv[1])
+x = np.ones((1, 2), np.float32)
+client.infer("m", {"x": x})
+child = os.fork()
+number = 7 if child == 0 else 3
+wrong = sum(
+    not np.array_equal(client.infer("m", {"x": number * x})["y"], 2 * number * x)
+    for _ in range(20)
+)
+if child == 0:
+    os._exit(wrong)
+sys.exit(wrong + os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_process_has_connections_and_request_ids_of_its_own() -> None:
+    with FakeAgent(doubles) as agent:
+        forking = subprocess.run([sys.executable, "-c", _FORKING, str(agent.path)], timeout=60)
+        assert forking.returncode == 0
+        requests = [a.message.request for a in agent.asked if isinstance(a.message, Infer)]
+        assert len(requests) == len(set(requests)) == 41
+        assert agent.connections == 2

@@ -356,6 +356,12 @@ class Clients:
         if message.request in self._requests:
             # The client sent it again over a new connection while it is still being answered.
             first, _ = self._requests[message.request]
+            asked = (message.model, message.tensors, outputs)
+            if (first.lane.name, first.heads, first.outputs) != asked:
+                self._limits.give_back(incoming.size_bytes)
+                clash = BadRequest("another request of this id is in flight: give each its own")
+                self._fail(connection, message.request, clash)
+                return
             if first.place is None and message.place is None:
                 self._requests[message.request] = (first, connection)
                 self._limits.give_back(incoming.size_bytes)

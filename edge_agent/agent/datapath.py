@@ -28,6 +28,8 @@ from edge_agent.wire.messages import Codec, Deployment
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+DRAINING_LOOK_S = 0.1
+"""What a retired worker counts changes without an event."""
 _SCRATCH_BYTES = 1 << 16
 
 
@@ -200,6 +202,9 @@ class DataPath:
             timeout_s = self._expire()
             if self._stations.is_draining:
                 self._guarded(self._stations.let_go_of_drained)
+                timeout_s = (
+                    DRAINING_LOOK_S if timeout_s is None else min(timeout_s, DRAINING_LOOK_S)
+                )
 
     def _woken(self, _: int) -> None:
         os.eventfd_read(self._wake_fd)

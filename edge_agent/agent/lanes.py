@@ -93,6 +93,8 @@ class Station:
     """What it counts on connections that are lent to it."""
     lent: int = 0
     """How many are, and have a client at the other end."""
+    abandoned: int = 0
+    """How many are, and have none any more."""
 
     @property
     def live(self) -> int:
@@ -102,8 +104,9 @@ class Station:
     @property
     def running(self) -> int:
         """How many of its requests came on lent connections and are awaited; for any thread."""
-        # Some of what it runs may be of clients that have gone.
-        return min(self.tally.running, self.lent) if self.tally is not None else 0
+        # What it runs may be of clients that have gone.
+        running = self.tally.running - self.abandoned if self.tally is not None else 0
+        return max(0, min(running, self.lent))
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,6 +150,7 @@ class Lending:
     def closed(self, loan: Loan) -> None:
         """The client has closed a lent connection."""
         loan.connection = None
+        loan.worker.station.abandoned += 1
         self._give_back(loan)
         if not loan.is_recalled:
             loan.is_recalled = True
@@ -165,12 +166,14 @@ class Lending:
         if loan is None:
             raise ProtocolError(f"worker gave back connection {number}, which it does not have")
         connection, loan.connection = loan.connection, None
-        if connection is not None:
-            self._give_back(loan)
-            connection.given_back(payload, is_unsent=is_unsent, is_recalled=loan.is_recalled)
+        if connection is None:
+            worker.station.abandoned -= 1
+            return
+        self._give_back(loan)
+        connection.given_back(payload, is_unsent=is_unsent, is_recalled=loan.is_recalled)
 
     def lost(self, worker: Borrower) -> None:
-        """A worker died with what was lent to it."""
+        """A worker died with what was lent to it, or does not give it back."""
         loans, worker.loans = worker.loans, {}
         for loan in loans.values():
             connection, loan.connection = loan.connection, None

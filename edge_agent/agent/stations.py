@@ -8,6 +8,7 @@ from collections import Counter
 from functools import partial
 from typing import Protocol
 
+from edge_agent import clock
 from edge_agent.agent.connections import Connection, Enclosed
 from edge_agent.agent.lanes import Idle, Lane, Outcome, Request, Station, Success
 from edge_agent.agent.lending import Asked, Lendable, Lending, Loan
@@ -40,6 +41,9 @@ from edge_agent.wire.messages import (
 )
 
 log = logging.getLogger(__name__)
+
+RECALL_S = 1.0
+"""How long a retired worker that runs nothing may keep a connection."""
 
 
 class WorkerEvents(Protocol):
@@ -83,6 +87,8 @@ class Attached(Connection):
         self.has_mapped: dict[int, int] = {}
         """How many bytes of which memory."""
         self.takes_connections = False
+        self.idle_since_s: float | None = None
+        """Since when it is retired and has nothing but connections that it does not give back."""
         self.loans: dict[int, Loan] = {}
         self._message = b""
         self._stations = stations
@@ -245,9 +251,22 @@ class Stations:
 
     def let_go_of_drained(self) -> None:
         """End the retired workers whose requests are all answered, expired or abandoned: a run
-        that nobody waits for may take for ever."""
+        that nobody waits for may take for ever. So may a worker that is to give idle connections
+        back: after a while they are closed, and their clients make new ones."""
         for worker in list(self._draining):
-            if not worker.station.live and not worker.station.lent:
+            station = worker.station
+            if station.live:
+                worker.idle_since_s = None
+                continue
+            if station.lent:
+                now_s = clock.monotonic_s()
+                if worker.idle_since_s is None:
+                    worker.idle_since_s = now_s
+                if now_s - worker.idle_since_s < RECALL_S:
+                    continue
+                self._counters["connections that a worker did not give back"] += station.lent
+                self.lending.lost(worker)
+            if worker.station in self._attached:
                 worker.lane.forget(worker.station)
                 self._detach(worker)
                 worker.events.is_drained()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from edge_agent import __version__
 from edge_agent.cli import infer, models, serve
-from edge_agent.errors import EdgeAgentError
+from edge_agent.errors import EdgeAgentError, UsageError
 
 EXIT_CODES = """\
 exit codes: 0 done · 1 failed · 2 wrong request or usage · 3 unknown model · 4 model refused ·
@@ -45,6 +45,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except EdgeAgentError as error:
         print(f"edge-agent {options.command}: {error}", file=sys.stderr)
         return error.exit_code
+    except MemoryError as error:
+        print(
+            f"edge-agent {options.command}: not enough memory ({error}): want smaller inputs",
+            file=sys.stderr,
+        )
+        return UsageError.exit_code
     except KeyboardInterrupt:
         print(f"edge-agent {options.command}: interrupted", file=sys.stderr)
         return 130

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from edge_agent import clock
+from edge_agent.agent import stations
 from edge_agent.agent.lending import ASKED_ALIKE
 from edge_agent.transport.memory import OwnMemory, mapped
 from edge_agent.transport.tally import TALLY_BYTES, Tally
@@ -397,3 +398,54 @@ def test_a_worker_that_gives_back_what_it_does_not_have_is_given_up() -> None:
         worker.send(GiveBack(borrowed.lend.connection + 1, is_unsent=False))
         assert client.is_ended()
         assert worker.is_told_to_end()
+
+
+@pytest.mark.parametrize("runs_for_nobody", [False, True])
+def test_a_retired_worker_that_does_not_give_an_idle_connection_back_is_let_go_of(
+    runs_for_nobody: bool,
+) -> None:
+    with Rig() as rig, lent(rig) as (worker, client, borrowed):
+        if runs_for_nobody:
+            other = rig.client()
+            answer_alike(worker, other)
+            second = Borrowed(worker, is_first=False)
+            borrowed.tally.take()
+            other.close()
+            assert worker.next()[0] == Recall(second.lend.connection)
+            second.close()
+        rig.datapath.retire(rig.lane, worker.station)
+        assert worker.next()[0] == Recall(borrowed.lend.connection)
+        assert worker.is_told_to_end()
+        assert client.is_ended()
+        assert worker.events.next() == ("drained", None)
+        assert rig.counters["connections that a worker did not give back"] == 1
+
+
+def test_a_retired_worker_that_still_runs_for_a_client_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stations, "RECALL_S", 0.0)
+    with Rig() as rig, lent(rig) as (worker, client, borrowed):
+        borrowed.tally.take()
+        rig.datapath.retire(rig.lane, worker.station)
+        assert worker.next()[0] == Recall(borrowed.lend.connection)
+        rig.datapath.call(lambda: None)
+        rig.datapath.call(lambda: None)
+        borrowed.stream.sendall(framed(Result("direct", ())))
+        borrowed.tally.settle(is_answered=True)
+        borrowed.give_back()
+        assert client.answer() == Result("direct", ())
+        assert worker.is_told_to_end()
+
+
+def test_another_request_under_an_id_that_is_in_flight_is_refused() -> None:
+    with Rig() as rig:
+        worker, one, two = rig.serving(), rig.client(), rig.client()
+        one.infer("same")
+        run, _ = worker.next_run()
+        two.infer("same", np.ones((5, 2), np.float32))
+        refused = two.answer()
+        assert isinstance(refused, Failure)
+        assert (refused.request, refused.code) == ("same", "bad-request")
+        worker.answer(run, X * 2)
+        np.testing.assert_array_equal(one.y(), X * 2)

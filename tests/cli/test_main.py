@@ -240,3 +240,13 @@ def test_a_shape_of_an_input_that_does_not_exist_is_refused(
         arguments = ["infer", "m", "--random", "--shape", "foo=1x2", "--socket", str(agent.path)]
         assert main(arguments) == 2
     assert "--shape foo: no such input, want one of x" in capsys.readouterr().err
+
+
+def test_inputs_larger_than_the_memory_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with FakeAgent() as agent:
+        size = 1 << 45
+        arguments = ["infer", "m", "--random", "--shape", f"x={size}", "--socket", str(agent.path)]
+        assert main(arguments) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("edge-agent infer: ")
+    assert err.count("\n") == 1
