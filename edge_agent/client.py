@@ -413,19 +413,19 @@ class Client:
         with self._lock:
             if self._pid != os.getpid():
                 self._pid, self._id = os.getpid(), uuid.uuid4().hex
-                for link in (*self._idle, *self._idle_with_memory):
-                    link.close()
-                self._idle.clear()
-                self._idle_with_memory.clear()
+                self._close_idle()
 
     def _drop_idle(self) -> None:
         """A connection broke, so the idle ones lead to the same dead agent."""
         with self._lock:
-            idle = [*self._idle, *self._idle_with_memory]
-            self._idle.clear()
-            self._idle_with_memory.clear()
-        for link in idle:
-            link.close()
+            self._close_idle()
+
+    def _close_idle(self) -> None:
+        """For who holds the lock."""
+        for idle in (self._idle, self._idle_with_memory):
+            for link in idle:
+                link.close()
+            idle.clear()
 
 
 def _copy_of_outputs(link: Link, place: Place | None, size_bytes: int) -> memoryview:

@@ -12,7 +12,7 @@ import numpy as np
 
 from edge_agent import clock
 from edge_agent.cli.models import parse_shapes
-from edge_agent.cli.output import print_json, settings_of
+from edge_agent.cli.output import count_text, print_json, settings_of
 from edge_agent.client import DEFAULT_DEADLINE_S, Client
 from edge_agent.errors import StorageError, UsageError
 from edge_agent.samples import random_arrays
@@ -136,6 +136,5 @@ def run(options: argparse.Namespace) -> int:
     for name, array in outputs.items():
         text = np.array2string(array, threshold=_SHOWN, edgeitems=3, precision=5)
         print(f"{name}: {array.dtype}{list(array.shape)}\n{text}")
-    runs = "1 run" if len(times_s) == 1 else f"{len(times_s)} runs"
-    print(f"{runs}, median {median_s * 1e3:.2f} ms", file=sys.stderr)
+    print(f"{count_text(len(times_s), 'run')}, median {median_s * 1e3:.2f} ms", file=sys.stderr)
     return 0
