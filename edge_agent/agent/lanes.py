@@ -105,8 +105,8 @@ class Station:
     def running(self) -> int:
         """How many of its requests came on lent connections and are awaited; for any thread."""
         # What it runs may be of clients that have gone.
-        running = self.tally.running - self.abandoned if self.tally is not None else 0
-        return max(0, min(running, self.lent))
+        tally = self.tally  # the data thread may take it away meanwhile
+        return max(0, min(tally.running - self.abandoned, self.lent)) if tally is not None else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,8 +221,8 @@ class Stations:
     @property
     def answered_at_s(self) -> float:
         """When the last of them was answered, on `clock.monotonic_s`; for any thread."""
-        times = (s.tally.answered_at_s for s in list(self._attached) if s.tally is not None)
-        return max(times, default=0.0)
+        tallies = [station.tally for station in list(self._attached)]
+        return max((tally.answered_at_s for tally in tallies if tally is not None), default=0.0)
 
     def cut_over(self, lane: Lane, station: Station) -> None:
         """Let `station` serve; the worker before it drains and is retired.
@@ -266,10 +266,9 @@ class Stations:
                     continue
                 self._counters["connections that a worker did not give back"] += station.lent
                 self.lending.lost(worker)
-            if worker.station in self._attached:
-                worker.lane.forget(worker.station)
-                self._detach(worker)
-                worker.events.is_drained()
+            worker.lane.forget(station)
+            self._detach(worker)
+            worker.events.is_drained()
 
     def _detach(self, worker: Attached) -> None:
         del self._attached[worker.station]
