@@ -11,14 +11,21 @@ import select
 import socket
 import struct
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from edge_agent import clock
 from edge_agent.errors import AgentUnavailable, DeadlineExceeded, UsageError
-from edge_agent.wire.frames import Buffer, FrameReader, frame_parts, nbytes, whole_frame
+from edge_agent.wire.frames import (
+    Buffer,
+    FrameReader,
+    frame_parts,
+    joined_frame,
+    nbytes,
+    whole_frame,
+)
 
 ADDRESS_LIMIT_BYTES = 107
 BUFFER_BYTES = 1 << 20
@@ -179,7 +186,7 @@ class FrameStream:
     def send(
         self,
         message: bytes,
-        tensors: Iterable[Buffer] = (),
+        tensors: Sequence[Buffer] = (),
         deadline_s: float | None = None,
         descriptor: int | None = None,
     ) -> None:
@@ -190,7 +197,10 @@ class FrameStream:
             ConnectionLost: the other side is gone.
             DeadlineExceeded: it was not sent in time; the connection is of no more use.
         """
-        parts = frame_parts(message, tensors)
+        if tensors or descriptor is not None:
+            parts = frame_parts(message, tensors)
+        else:
+            parts = self._send_at_once(joined_frame(message), deadline_s)
         while parts:
             self._be_patient(deadline_s)
             try:
@@ -200,6 +210,18 @@ class FrameStream:
                 continue
             except OSError as error:
                 raise ConnectionLost(str(error)) from error
+
+    def _send_at_once(self, whole: bytes, deadline_s: float | None) -> list[Buffer]:
+        """What the kernel does not take at once."""
+        if deadline_s is not None and clock.monotonic_s() >= deadline_s:
+            raise DeadlineExceeded(_TOO_LATE)
+        try:
+            sent = self.socket.send(whole, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            raise ConnectionLost(str(error)) from error
+        return [whole[sent:]] if sent < len(whole) else []
 
     def _wait_for_frame(self, deadline_s: float | None) -> None:
         """Block until the first bytes of a frame are here.
@@ -247,7 +269,7 @@ class FrameStream:
         reader = self._reader
         if reader.is_idle and not self._left.nbytes:
             self._wait_for_frame(deadline_s)
-            self._read_more(deadline_s)
+            self._read_more()
             # Most frames come whole.
             whole = whole_frame(self._left)
             if whole is not None:
@@ -258,16 +280,16 @@ class FrameStream:
             if self._left.nbytes:
                 self._left = self._left[reader.feed(self._left) :]
             else:
-                self._read_more(deadline_s)
+                self._be_patient(deadline_s)
+                self._read_more()
             if reader.message is not None:
                 if reader.is_complete:
                     return reader.take()
                 if reader.payload is None:
                     reader.accept_new()
 
-    def _read_more(self, deadline_s: float | None) -> None:
+    def _read_more(self) -> None:
         wanted = self._reader.wanted()
-        self._be_patient(deadline_s)
         try:
             if self._takes_descriptors and wanted is None:
                 count, descriptor = receive_some(self.socket, self._scratch)

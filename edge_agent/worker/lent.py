@@ -12,7 +12,7 @@ import socket
 from edge_agent.errors import ProtocolError
 from edge_agent.tensors import Arrays
 from edge_agent.wire.arrays import payload_bytes, unpack_arrays
-from edge_agent.wire.frames import frame_parts, whole_frame
+from edge_agent.wire.frames import joined_frame, whole_frame
 from edge_agent.wire.messages import ClientMessage, Codec, Infer, Lend, decode
 
 
@@ -95,7 +95,7 @@ class LentConnection:
     def answer(self, message: bytes, tensors: list[memoryview]) -> bytes:
         """Send a frame; what the kernel does not take at once."""
         # In one piece, so that what is left is one too; large outputs have a place of their own.
-        whole = b"".join(frame_parts(message, tensors))
+        whole = joined_frame(message, tensors)
         try:
             sent = self.stream.send(whole)
         except (BlockingIOError, InterruptedError):

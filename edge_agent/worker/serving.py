@@ -311,7 +311,7 @@ class Serving:
     ) -> tuple[TensorHeads, list[memoryview], bool]:
         """Heads and bytes of the outputs, and whether the bytes were put into `room`."""
         heads, tensors = pack_arrays(self._runner.run(feeds, outputs))
-        if payload_bytes(heads) <= room.nbytes > 0:
+        if room.nbytes > 0 and payload_bytes(heads) <= room.nbytes:
             fill(room, tensors)
             return heads, [], True
         return heads, tensors, False

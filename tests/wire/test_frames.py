@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
 
 from edge_agent.errors import ProtocolError
 from edge_agent.wire.frames import (
@@ -15,6 +17,7 @@ from edge_agent.wire.frames import (
     FrameReader,
     fill,
     frame_parts,
+    joined_frame,
     pack_prefix,
     padded_total,
     unpack_prefix,
@@ -79,6 +82,23 @@ def test_an_empty_last_tensor_ends_at_the_padding_before_it() -> None:
 @given(st.lists(st.binary(max_size=200), max_size=6))
 def test_a_payload_has_the_bytes_that_its_tensors_need(tensors: list[bytes]) -> None:
     assert len(joined(b"", tensors)) == PREFIX.size + padded_total([len(t) for t in tensors])
+
+
+@given(
+    st.binary(max_size=300),
+    st.lists(
+        arrays(
+            st.sampled_from(["f4", "f2", "c8", "?", "i8"]),
+            array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4),
+        ),
+        max_size=3,
+    ),
+)
+def test_a_frame_in_one_piece_has_the_bytes_of_its_parts(
+    message: bytes, values: list[np.ndarray]
+) -> None:
+    tensors = [value.tobytes() for value in values]
+    assert joined_frame(message, [value.data for value in values]) == joined(message, tensors)
 
 
 @given(st.lists(st.binary(max_size=200), max_size=6))
