@@ -34,7 +34,7 @@ from edge_agent.subgraphs import ModelSummary
 
 _CHECKING_SHARE = 0.4
 _HALVING_SHARE = 0.3
-_HALVING_PAIRS = 6
+_HALVING_PAIRS = 24
 _LEAST_HALVING_PAIRS = 3
 _FINAL_PAIRS = 12
 _EFFECT_SHARE = 0.2
