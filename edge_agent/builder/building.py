@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from edge_agent.builder.benches import PartBench, Slices, Subject, WholeBench
+from edge_agent.builder.specs import inner_specs
 from edge_agent.builder.workshop import LEVELS, Workshop
 from edge_agent.config import Settings
 from edge_agent.devices import ComputeUnit, Device, Layout, UnitId
@@ -141,9 +142,9 @@ class Building:
         inputs, outputs = plain.inputs, plain.outputs
         del plain
         shapes = samples.shapes if samples is not None else {}
-        specs = infer_specs(graph, shapes)
-        summary = summarise(graph, self._message.model, shapes, specs)
         with self._artifacts.workspace() as scratch:
+            specs = inner_specs(graph, shapes, scratch.path)
+            summary = summarise(graph, self._message.model, shapes, specs)
             workshop = Workshop(graph, summary, general_specs(graph, specs), scratch.path)
             if samples is None:
                 plan = self._unprofiled(summary)

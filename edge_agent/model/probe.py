@@ -1,0 +1,68 @@
+"""Which inner values shape inference left open, and the model that asks a runtime for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import onnx
+
+from edge_agent.errors import ModelRefused, StorageError
+from edge_agent.model.extract import extract
+from edge_agent.model.graph import ModelGraph
+from edge_agent.model.values import spec_of, value_info_of
+from edge_agent.tensors import Shape, TensorName, TensorSpec
+
+
+def open_values(
+    graph: ModelGraph, specs: Mapping[TensorName, TensorSpec]
+) -> tuple[TensorName, ...]:
+    """The computed values worth asking for: () if every one that is read has a known type, else
+    those of unknown type, and with them those of unknown size."""
+    read = {*graph.users, *graph.outputs}
+    computed = [TensorName(n) for n, at in graph.producers.items() if at >= 0 and n in read]
+    if all(name in specs for name in computed):
+        return ()
+    return tuple(name for name in computed if name not in specs or not specs[name].is_static)
+
+
+def write_probe(
+    graph: ModelGraph,
+    names: Sequence[TensorName],
+    shapes: Mapping[TensorName, Shape],
+    destination: Path,
+) -> Path:
+    """Write `graph` to `destination` with `names` as further outputs, without types.
+
+    Inputs get the `shapes` in use. Nothing is declared of inner values, so that a runtime which
+    loads the file finds out by itself. Constants of 1 KiB and more go beside it.
+
+    Raises:
+        StorageError: a file cannot be written.
+        ModelRefused: external data cannot be read, or the graph alone is above 2 GiB.
+    """
+    extract(graph, 0, len(graph.nodes), destination, {})
+    model = onnx.load(destination, load_external_data=False)
+    for value in model.graph.input:
+        spec = spec_of(value)
+        if spec is not None and spec.name in shapes:
+            fixed = TensorSpec(
+                name=spec.name, element_type=spec.element_type, dims=shapes[spec.name]
+            )
+            value.CopyFrom(value_info_of(fixed))
+    given = {value.name for value in model.graph.output}
+    model.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names if n not in given)
+    del model.graph.value_info[:]
+    for value in model.graph.output:
+        value.ClearField("type")
+    try:
+        destination.write_bytes(model.SerializeToString())
+    except OSError as error:
+        raise StorageError(
+            f"{destination}: cannot be written: {error.strerror}; free some space"
+        ) from error
+    except ValueError as error:
+        raise ModelRefused(
+            f"{destination.name}: is larger than 2 GiB without its weights"
+        ) from error
+    return destination
