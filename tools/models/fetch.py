@@ -61,9 +61,9 @@ def default_names() -> tuple[str, ...]:
     """All models that this interpreter can provide, without the huge ones."""
     packaged = tuple(model.name for model in PACKAGED_MODELS)
     light = LIGHT_MODELS if _has("onnx") and _has("numpy") else ()
-    return (
-        packaged + light + tuple(n for n, (package, _) in INSTALLED_MODELS.items() if _has(package))
-    )
+    quantised = tuple(QUANTISED_MODELS) if light and _has("onnxruntime") else ()
+    installed = tuple(n for n, (package, _) in INSTALLED_MODELS.items() if _has(package))
+    return packaged + light + quantised + installed
 
 
 def cached(cache: Path) -> dict[str, Path]:

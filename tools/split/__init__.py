@@ -1,0 +1,1 @@
+"""What `tools/check_split` divides, and how it compares."""
