@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import runpy
 import signal
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -101,10 +102,14 @@ class Killer(Subject):
         raise AssertionError(folder)
 
 
-def test_a_crash_is_told_and_the_other_models_are_checked() -> None:
+def test_a_crash_is_told_and_the_other_models_are_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     subjects = [cls(kind="made", name=cls.__name__ + n) for n in "ab" for cls in (Made, Killer)]
     checked = runpy.run_path(str(TOOL))["_checked"](subjects, 1, 5)
     found = {subject.name: outcome for subject, outcome in checked}
     assert found.keys() == {"Madea", "Madeb", "Killera", "Killerb"}
     assert found["Killera"] is found["Killerb"] is None
     assert [found[name].cuts for name in ("Madea", "Madeb")] == [2, 2]
+    assert not list(tmp_path.iterdir())

@@ -36,10 +36,13 @@ class Outcome:
     """Places where it may not be divided, by reason."""
 
 
-def check(subject: Subject, most_cuts: int) -> Outcome:
-    """Divide a model in two at up to `most_cuts` of its places, and compare with the whole."""
+def check(subject: Subject, most_cuts: int, scratch: str | None = None) -> Outcome:
+    """Divide a model in two at up to `most_cuts` of its places, and compare with the whole.
+
+    Files go to a folder in `scratch`, where a process that is killed leaves them.
+    """
     outcome = Outcome(subject=subject)
-    with tempfile.TemporaryDirectory(prefix="edge-split-") as name:
+    with tempfile.TemporaryDirectory(prefix="edge-split-", dir=scratch) as name:
         folder = Path(name)
         try:
             path, feeds = subject.open(folder)
