@@ -76,11 +76,10 @@ def extract(
     model.graph.output.extend(_value(name, declared, specs) for name in outputs)
     model.graph.value_info.extend(_inner_values(nodes, set(outputs), specs))
     try:
-        weights = _write(graph, nodes, used, model, destination)
+        weights = _write_weights(graph, nodes, used, model, destination)
     except OSError as error:
-        raise StorageError(
-            f"{destination}: cannot be written: {error.strerror}; free some space"
-        ) from error
+        raise _unwritable(destination, error) from error
+    write_graph(model, destination)
     return ExtractedSubgraph(
         path=destination,
         weights=weights,
@@ -134,14 +133,37 @@ def _constant_nodes(graph: ModelGraph, used: set[str]) -> list[onnx.NodeProto]:
     return found[::-1]
 
 
-def _write(
+def write_graph(model: onnx.ModelProto, destination: Path) -> None:
+    """Write a model whose large constants lie outside of it.
+
+    Raises:
+        StorageError: the file cannot be written.
+        ModelRefused: the graph alone is above 2 GiB.
+    """
+    try:
+        content = model.SerializeToString()
+    except ValueError as error:
+        raise ModelRefused(
+            f"{destination.name}: the subgraph is larger than 2 GiB without its weights"
+        ) from error
+    try:
+        destination.write_bytes(content)
+    except OSError as error:
+        raise _unwritable(destination, error) from error
+
+
+def _unwritable(destination: Path, error: OSError) -> StorageError:
+    return StorageError(f"{destination}: cannot be written: {error.strerror}; free some space")
+
+
+def _write_weights(
     graph: ModelGraph,
     nodes: Iterable[onnx.NodeProto],
     used: set[str],
     model: onnx.ModelProto,
     destination: Path,
 ) -> Path | None:
-    """Complete `model` and write it; returns the file with its larger constants, if any."""
+    """Complete `model`; returns the file beside it with its larger constants, if any."""
     weights = destination.with_name(destination.name + ".weights")
     with open(weights, "wb") as file:
         pool = _Pool(graph, file, weights.name)
@@ -156,13 +178,6 @@ def _write(
         is_empty = file.tell() == 0
     if is_empty:
         weights.unlink()
-    try:
-        content = model.SerializeToString()
-    except ValueError as error:
-        raise ModelRefused(
-            f"{destination.name}: the subgraph is larger than 2 GiB without its weights"
-        ) from error
-    destination.write_bytes(content)
     return None if is_empty else weights
 
 

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import onnx
 
-from edge_agent.errors import ModelRefused, StorageError
-from edge_agent.model.extract import extract
+from edge_agent.model.extract import extract, write_graph
 from edge_agent.model.graph import ModelGraph
-from edge_agent.model.values import spec_of, value_info_of
+from edge_agent.model.specs import fixed_inputs
 from edge_agent.tensors import Shape, TensorName, TensorSpec
 
 
@@ -38,31 +37,19 @@ def write_probe(
     loads the file finds out by itself. Constants of 1 KiB and more go beside it.
 
     Raises:
+        InputMismatch: a shape is given for no input, or against what the input declares.
         StorageError: a file cannot be written.
         ModelRefused: external data cannot be read, or the graph alone is above 2 GiB.
     """
     extract(graph, 0, len(graph.nodes), destination, {})
     model = onnx.load(destination, load_external_data=False)
+    fixed = {value.name: value for value in fixed_inputs(graph, shapes)}
     for value in model.graph.input:
-        spec = spec_of(value)
-        if spec is not None and spec.name in shapes:
-            fixed = TensorSpec(
-                name=spec.name, element_type=spec.element_type, dims=shapes[spec.name]
-            )
-            value.CopyFrom(value_info_of(fixed))
+        if value.name in fixed:
+            value.CopyFrom(fixed[value.name])
     given = {value.name for value in model.graph.output}
     model.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names if n not in given)
-    del model.graph.value_info[:]
     for value in model.graph.output:
         value.ClearField("type")
-    try:
-        destination.write_bytes(model.SerializeToString())
-    except OSError as error:
-        raise StorageError(
-            f"{destination}: cannot be written: {error.strerror}; free some space"
-        ) from error
-    except ValueError as error:
-        raise ModelRefused(
-            f"{destination.name}: is larger than 2 GiB without its weights"
-        ) from error
+    write_graph(model, destination)
     return destination

@@ -28,7 +28,7 @@ def infer_specs(
     Raises:
         InputMismatch: a shape is given for no input, or against what the input declares.
     """
-    inputs = _fixed_inputs(graph, shapes)
+    inputs = fixed_inputs(graph, shapes)
     known = small_constants(graph)
     for _ in range(_MAX_ROUNDS):
         specs = _specs(graph, inputs, known)
@@ -53,9 +53,14 @@ def _specs(
     return specs
 
 
-def _fixed_inputs(
+def fixed_inputs(
     graph: ModelGraph, shapes: Mapping[TensorName, Shape]
 ) -> list[onnx.ValueInfoProto]:
+    """The declarations of the inputs, with `shapes` and the symbolic sizes that they settle.
+
+    Raises:
+        InputMismatch: a shape is given for no input, or against what the input declares.
+    """
     declared = {v.name: v for v in graph.model.graph.input if v.name in set(graph.inputs)}
     sizes: dict[str, int] = {}
     for name, shape in shapes.items():

@@ -95,7 +95,7 @@ def joined_frame(message: bytes, tensors: Sequence[Buffer] = ()) -> bytes:
     # Most have one tensor or none. Between two runs of a model the caches are cold, and there
     # every line that is not needed costs microseconds.
     payload_bytes = sum(map(nbytes, tensors))
-    return b"".join((PREFIX.pack(MAGIC, len(message), payload_bytes), message, *tensors))
+    return b"".join((pack_prefix(len(message), payload_bytes), message, *tensors))
 
 
 def fill(room: memoryview, tensors: Iterable[Buffer]) -> None:
