@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -244,9 +245,16 @@ def test_a_client_that_reads_nothing_is_read_no_further() -> None:
         client = rig.client()
         large = np.zeros((1 << 16, 2), np.float32)
         client.stream.socket.settimeout(0.5)
-        frames = (infer_frame(f"r{n}", large) for n in range(10 * MAX_UNSENT_ANSWERS))
+
+        def frames() -> Iterator[bytes]:
+            for number in range(10 * MAX_UNSENT_ANSWERS):
+                if number == 2 * MAX_UNSENT_ANSWERS:
+                    # Else all might be read before so many are answered.
+                    wait_until(lambda: rig.in_flight()[0] == 0, "what was read is answered")
+                yield infer_frame(f"r{number}", large)
+
         with pytest.raises(TimeoutError):
-            deque(map(client.send_bytes, frames), maxlen=0)
+            deque(map(client.send_bytes, frames()), maxlen=0)
         other = rig.client()
         other.infer("other")
         np.testing.assert_array_equal(other.y(), X * 2)
