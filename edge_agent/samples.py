@@ -59,15 +59,13 @@ def check_shapes(specs: Sequence[TensorSpec], shapes: Mapping[TensorName, Shape]
 
 def random_array(element_type: ElementType, shape: Shape, rng: np.random.Generator) -> Array:
     """Random values: normal floats, full-range 8-bit integers, 0 or 1 for wider integers (they
-    are mostly indices, lengths and masks, and small ones are the safest), random booleans.
-
-    Raises:
-        InputMismatch: the type has no numpy dtype.
+    are mostly indices, lengths and masks, and small ones are the safest) and as text, random
+    booleans.
     """
     dtype = element_type.numpy_dtype
     if dtype is None:
-        raise InputMismatch(f"no random values are known for {element_type}")
-    if dtype.kind in "fc":
+        return rng.integers(0, 2, shape).astype(str).astype(object)
+    if dtype.kind in "fc" or "float" in element_type:
         return rng.standard_normal(shape).astype(dtype)
     if element_type is ElementType.BOOL:
         return rng.integers(0, 2, shape).astype(bool)
@@ -83,12 +81,13 @@ def random_arrays(
     rng: np.random.Generator,
     open_size: int = 1,
 ) -> Arrays:
-    """One random array per input.
+    """One random array per input; those with a default are left out, unless `shapes` has them.
 
     Raises:
-        InputMismatch: a shape does not fit, or a type has no numpy dtype.
+        InputMismatch: a shape does not fit.
     """
     return {
         spec.name: random_array(spec.element_type, sample_shape(spec, shapes, open_size), rng)
         for spec in specs
+        if not spec.has_default or spec.name in shapes
     }

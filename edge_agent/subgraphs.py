@@ -18,9 +18,12 @@ class CutPoint:
     position: int
     """Nodes [0, position) lie before the cut, nodes [position, n) after it."""
     crossing: tuple[TensorSpec, ...]
-    """Values produced (or fed) before and used after, each once, in topological order."""
+    """Tensors produced (or fed) before and used after, each once, in topological order."""
     crossing_bytes: int | None
-    """Their sum for the shapes in use; None where a shape is not known."""
+    """The sum of all that crosses for the shapes in use; None where a size is not known."""
+    others: tuple[tuple[TensorName, str], ...] = ()
+    """What else crosses, with its type: sequences, maps and optionals as `seq(tensor(float))`.
+    They cannot leave the device, so the cut is none between devices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NewType
 
@@ -51,8 +52,14 @@ class ElementType(StrEnum):
 
     @property
     def numpy_dtype(self) -> np.dtype[np.generic] | None:
-        """The numpy dtype of this type, or None where numpy has none (strings are not numeric)."""
-        return _NUMPY.get(self)
+        """The dtype of arrays of this type: numpy's own, else that of ml_dtypes; None for strings,
+        whose arrays hold objects."""
+        return _NUMPY.get(self) or _extended_dtype(self)
+
+    @property
+    def is_native(self) -> bool:
+        """Whether numpy itself has the type."""
+        return self in _NUMPY
 
     @property
     def bits(self) -> int:
@@ -79,6 +86,44 @@ _NUMPY: dict[ElementType, np.dtype[np.generic]] = {
         ElementType.COMPLEX128,
     )
 }
+_EXTENDED: dict[ElementType, str] = {
+    ElementType.BFLOAT16: "bfloat16",
+    ElementType.FLOAT8E4M3FN: "float8_e4m3fn",
+    ElementType.FLOAT8E4M3FNUZ: "float8_e4m3fnuz",
+    ElementType.FLOAT8E5M2: "float8_e5m2",
+    ElementType.FLOAT8E5M2FNUZ: "float8_e5m2fnuz",
+    ElementType.FLOAT8E8M0: "float8_e8m0fnu",
+    ElementType.FLOAT4E2M1: "float4_e2m1fn",
+    ElementType.INT2: "int2",
+    ElementType.UINT2: "uint2",
+    ElementType.INT4: "int4",
+    ElementType.UINT4: "uint4",
+}
+"""What ml_dtypes calls the types that numpy lacks."""
+_BY_DTYPE: dict[str, ElementType] = {d.name: t for t, d in _NUMPY.items()} | {
+    name: t for t, name in _EXTENDED.items()
+}
+
+
+def _extended_dtype(element_type: ElementType) -> np.dtype[np.generic] | None:
+    name = _EXTENDED.get(element_type)
+    if name is None:
+        return None
+    # Few models need it, and every client and agent would wait for it.
+    import ml_dtypes
+
+    dtype: np.dtype[np.generic] = np.dtype(getattr(ml_dtypes, name))
+    return dtype
+
+
+def element_type_of(dtype: np.dtype[np.generic]) -> ElementType | None:
+    """The ONNX type of arrays of `dtype`: strings for text and objects; None if there is none, or
+    if it is not in native byte order."""
+    if dtype.kind in "OUS":
+        return ElementType.STRING
+    return _BY_DTYPE.get(dtype.name) if dtype.isnative else None
+
+
 _BITS: dict[ElementType, int] = {t: d.itemsize * 8 for t, d in _NUMPY.items()} | {
     ElementType.BFLOAT16: 16,
     ElementType.FLOAT8E4M3FN: 8,
@@ -106,6 +151,8 @@ class TensorSpec:
     name: TensorName
     element_type: ElementType
     dims: tuple[int | str | None, ...] | None
+    has_default: bool = False
+    """Whether it is an input that a request may leave out."""
 
     @property
     def is_static(self) -> bool:
@@ -116,6 +163,47 @@ class TensorSpec:
         if self.dims is None:
             return f"{self.element_type}[any rank]"
         return f"{self.element_type}[{','.join('?' if d is None else str(d) for d in self.dims)}]"
+
+
+def required(inputs: Iterable[TensorSpec]) -> list[TensorName]:
+    """The names of those inputs that every request gives."""
+    return [spec.name for spec in inputs if not spec.has_default]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueSpecs:
+    """What is known of the values of a model, by name."""
+
+    tensors: Mapping[TensorName, TensorSpec] = field(default_factory=dict)
+    others: Mapping[TensorName, str] = field(default_factory=dict)
+    """Sequences, maps and optionals, with their type as ONNX Runtime writes it:
+    `seq(tensor(float))`, `map(int64,tensor(float))`, `optional(tensor(float))`."""
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.tensors or name in self.others
+
+
+def pack_bits(array: Array, bits: int) -> npt.NDArray[np.uint8]:
+    """Elements of 4 or 2 bits, one to a byte, as ONNX packs them: the first in the lowest bits.
+
+    The result has one dimension; what is left of its last byte is zero.
+    """
+    per_byte = 8 // bits
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8) & ((1 << bits) - 1)
+    padded = np.zeros(-(-flat.size // per_byte) * per_byte, np.uint8)
+    padded[: flat.size] = flat
+    shifts = np.arange(per_byte, dtype=np.uint8) * bits
+    shifted = padded.reshape(-1, per_byte) << shifts
+    return np.asarray(np.bitwise_or.reduce(shifted, axis=1), np.uint8)
+
+
+def unpack_bits(packed: npt.NDArray[np.uint8], element_type: ElementType, shape: Shape) -> Array:
+    """The inverse of `pack_bits`, in the dtype of `element_type`."""
+    dtype, bits = element_type.numpy_dtype, element_type.bits
+    assert dtype is not None
+    shifts = np.arange(8 // bits, dtype=np.uint8) * bits
+    flat = ((packed[:, None] >> shifts) & ((1 << bits) - 1)).reshape(-1)[: math.prod(shape)]
+    return flat.view(dtype).reshape(shape)
 
 
 def size_bytes(element_type: ElementType, shape: Shape) -> int:

@@ -78,21 +78,20 @@ class RequestCheck:
         bound: dict[str, int] = {}
         for spec in self._inputs:
             found = heads.get(spec.name)
-            if found is None:
+            if found is not None:
+                _check_input(spec, found, bound)
+            elif not spec.has_default:
                 raise InputMismatch(f'input "{spec.name}" is missing: want {spec}')
-            _check_input(spec, found, bound)
         return _check_outputs(outputs, self._outputs)
 
 
 def _check_input(spec: TensorSpec, head: TensorHead, bound: dict[str, int]) -> None:
-    dtype = spec.element_type.numpy_dtype
-    if dtype is None:
-        raise InputMismatch(f'input "{spec.name}": {spec.element_type} tensors cannot be sent yet')
     if head.element_type != spec.element_type:
         raise InputMismatch(f'input "{spec.name}": got {_shape_text(head)}, want {spec}')
     _check_shape(spec, head, bound)
     # Also with a dimension of 0 there is no array of that shape.
-    if math.prod(max(size, 1) for size in head.shape) * dtype.itemsize > sys.maxsize:
+    element_bytes = max(1, head.element_type.bits // 8)
+    if math.prod(max(size, 1) for size in head.shape) * element_bytes > sys.maxsize:
         raise InputMismatch(
             f'input "{spec.name}": {_shape_text(head)} is larger than any memory, want less'
         )
@@ -106,9 +105,4 @@ def _check_outputs(asked: tuple[str, ...] | None, outputs: Sequence[TensorSpec])
     for name in chosen:
         if name not in existing:
             raise InputMismatch(f'output "{name}" does not exist: want {_names(outputs)}')
-        if existing[name].element_type.numpy_dtype is None:
-            raise InputMismatch(
-                f'output "{name}": {existing[name].element_type} tensors cannot be sent yet; '
-                "name the outputs you want"
-            )
     return chosen

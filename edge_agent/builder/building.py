@@ -39,7 +39,7 @@ from edge_agent.store.models import ModelStore
 from edge_agent.store.records import ProfileKey, ProfileStore
 from edge_agent.subgraphs import ModelSummary, SegmentRange
 from edge_agent.telemetry import host
-from edge_agent.tensors import Arrays, Shape, TensorName, TensorSpec
+from edge_agent.tensors import Arrays, Shape, TensorName, ValueSpecs
 from edge_agent.wire.messages import Build, Built, SubgraphFile
 
 log = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ class Building:
         cores = device.cores if threads is None else device.cores[:threads]
         plain = Session.open(path, threads=threads, level=OptimisationLevel.ALL, plain=True)
         samples = find_samples(plain, dict(self._message.shapes))
-        inputs, outputs = plain.inputs, plain.outputs
+        inputs, outputs = (*plain.inputs, *plain.overridable), plain.outputs
         del plain
         shapes = samples.shapes if samples is not None else {}
         with self._artifacts.workspace() as scratch:
@@ -303,7 +303,9 @@ class Building:
 
     def _unprofiled(self, summary: ModelSummary) -> ExecutionPlan:
         shapes = ", ".join(
-            f"--shape {spec.name}=SIZES" for spec in summary.inputs if not spec.is_static
+            f"--shape {spec.name}=SIZES"
+            for spec in summary.inputs
+            if not (spec.is_static or spec.has_default)
         )
         return ExecutionPlan(
             model=summary.model,
@@ -423,19 +425,20 @@ def as_wanted(verification: Verification, plan: CandidatePlan) -> Verification:
     )
 
 
-def general_specs(
-    graph: ModelGraph, specs: Mapping[TensorName, TensorSpec]
-) -> dict[TensorName, TensorSpec]:
+def general_specs(graph: ModelGraph, specs: ValueSpecs) -> ValueSpecs:
     """`specs` without the sizes that only hold for the shapes in use.
 
     What a worker opens must serve every shape that the model allows, and ONNX Runtime believes
     the sizes that a file declares: it would compute `Shape` once and for all.
     """
-    general = infer_specs(graph, {})
-    return {
-        name: general.get(name, TensorSpec(name=name, element_type=spec.element_type, dims=None))
-        for name, spec in specs.items()
-    }
+    general = infer_specs(graph, {}).tensors
+    return ValueSpecs(
+        tensors={
+            name: general.get(name, replace(spec, dims=None))
+            for name, spec in specs.tensors.items()
+        },
+        others=specs.others,
+    )
 
 
 def is_quantised(graph: ModelGraph) -> bool:

@@ -12,17 +12,15 @@ from edge_agent.errors import ModelRefused, RuntimeUnavailable
 from edge_agent.model.graph import ModelGraph
 from edge_agent.model.probe import open_values, write_probe
 from edge_agent.model.specs import infer_specs
-from edge_agent.tensors import Shape, TensorName, TensorSpec
+from edge_agent.tensors import Shape, TensorName, ValueSpecs
 
 log = logging.getLogger(__name__)
 
 
-def inner_specs(
-    graph: ModelGraph, shapes: Mapping[TensorName, Shape], folder: Path
-) -> dict[TensorName, TensorSpec]:
+def inner_specs(graph: ModelGraph, shapes: Mapping[TensorName, Shape], folder: Path) -> ValueSpecs:
     """What can be known of every value of `graph` for the input shapes in use.
 
-    `folder` is for files that are not needed afterwards. Values that are no tensors are left out.
+    `folder` is for files that are not needed afterwards.
 
     Raises:
         InputMismatch: a shape is given for no input, or against what the input declares.
@@ -37,4 +35,5 @@ def inner_specs(
     except (ModelRefused, RuntimeUnavailable) as error:
         log.info("ONNX Runtime does not tell the types of inner values: %s", error)
         return specs
-    return specs | {n: s for n, s in found.items() if n not in specs or s.is_static}
+    tensors = {n: s for n, s in found.tensors.items() if n not in specs or s.is_static}
+    return ValueSpecs(tensors={**specs.tensors, **tensors}, others={**found.others, **specs.others})

@@ -13,7 +13,19 @@ import numpy as np
 
 from edge_agent.tensors import Array
 
-FLOAT_TOLERANCE = {"float16": 1e-2, "float32": 1e-3, "float64": 1e-6}
+FLOAT_TOLERANCE = {
+    "float16": 1e-2,
+    "float32": 1e-3,
+    "float64": 1e-6,
+    "bfloat16": 5e-2,
+    "float8_e4m3fn": 0.15,
+    "float8_e4m3fnuz": 0.15,
+    "float8_e5m2": 0.3,
+    "float8_e5m2fnuz": 0.3,
+    "float8_e8m0fnu": 0.6,
+    "float4_e2m1fn": 0.35,
+}
+"""Types below 16 bits: a little more than one step at the end of their range."""
 QUANTISED_TOLERANCE = 5e-2
 """For every float type in a model with quantised operators: one rounding step moves much."""
 STEP_TOLERANCE = 1
@@ -54,7 +66,7 @@ def disagreement(
 
 
 def _array_disagreement(got: Array, want: Array, *, is_quantised: bool) -> str | None:
-    if got.dtype.kind == "f":
+    if got.dtype.name in FLOAT_TOLERANCE:
         bound = FLOAT_TOLERANCE[got.dtype.name]
         if is_quantised:
             bound = max(bound, QUANTISED_TOLERANCE)

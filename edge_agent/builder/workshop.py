@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from edge_agent.devices import Layout
 from edge_agent.engine.compile import compile_graph
@@ -13,8 +13,10 @@ from edge_agent.model.extract import extract
 from edge_agent.model.graph import ModelGraph
 from edge_agent.model.nhwc import DISABLED_OPTIMIZERS, rewrite_nhwc
 from edge_agent.subgraphs import ModelSummary, SegmentRange
-from edge_agent.tensors import Arrays, TensorName, TensorSpec
+from edge_agent.tensors import Arrays, ValueSpecs
 
+Values = dict[str, Any]
+"""Arrays, and values of ONNX Runtime for what is no tensor, by name."""
 LEVELS = {
     Layout.NCHW: OptimisationLevel.EXTENDED,
     Layout.BLOCKED: OptimisationLevel.ALL,
@@ -29,7 +31,7 @@ class Workshop:
         self,
         graph: ModelGraph,
         summary: ModelSummary,
-        specs: Mapping[TensorName, TensorSpec],
+        specs: ValueSpecs,
         folder: Path,
     ) -> None:
         self.graph = graph
@@ -40,7 +42,7 @@ class Workshop:
         self._rewritten: dict[SegmentRange, Path | str] = {}
         """The NHWC form, or why there is none."""
         self._compiled: dict[tuple[SegmentRange, Layout], Path] = {}
-        self._values: dict[int, Arrays] = {}
+        self._values: dict[int, Values] = {}
 
     def nodes(self, segments: SegmentRange) -> tuple[int, int]:
         """The nodes [start, stop) of a run of segments."""
@@ -81,7 +83,7 @@ class Workshop:
         if segments not in self._rewritten:
             source = self.source(segments)
             rewritten = source.with_name(f"{source.stem}.nhwc.onnx")
-            outcome = rewrite_nhwc(source, rewritten, self._specs)
+            outcome = rewrite_nhwc(source, rewritten, self._specs.tensors)
             self._rewritten[segments] = rewritten if outcome.changed else outcome.detail
         found = self._rewritten[segments]
         if isinstance(found, str):
@@ -105,7 +107,7 @@ class Workshop:
         """Say what the graph inputs are from now on; values between segments follow from them."""
         self._values = {0: dict(arrays)}
 
-    def values_before(self, segment: int) -> Arrays:
+    def values_before(self, segment: int) -> Values:
         """Graph inputs and crossing values before a segment, as plain ONNX Runtime computes them.
 
         Raises:
@@ -115,7 +117,7 @@ class Workshop:
             known = max(s for s in self._values if s < segment)
             values = dict(self._values[known])
             session = self._plain(SegmentRange(start=known, stop=segment))
-            values |= session.run(fed(session, values), session.output_names)
+            values |= session.run_inside(fed(session, values), session.output_names)
             self._values[segment] = values
         return self._values[segment]
 
@@ -123,6 +125,6 @@ class Workshop:
         return Session.open(self.source(segments), threads=1, level=OptimisationLevel.ALL)
 
 
-def fed(session: Session, values: Arrays) -> Arrays:
+def fed(session: Session, values: Values) -> Values:
     """Those of `values` that a session reads."""
     return {name: values[name] for name in session.input_names}

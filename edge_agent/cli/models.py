@@ -207,7 +207,7 @@ def run_models(options: argparse.Namespace) -> int:
 
 def _print_interface(word: str, specs: Sequence[TensorSpec]) -> None:
     for spec in specs:
-        print(f"  {word} {spec.name}: {spec}")
+        print(f"  {word} {spec.name}: {spec}{', may be left out' if spec.has_default else ''}")
 
 
 def run_status(options: argparse.Namespace) -> int:

@@ -35,6 +35,7 @@ BUILDS: Final[Mapping[str, str]] = {
 
 Plugin providers (onnxruntime-qnn, ...) are packages of their own and do not exclude these.
 """
+CPU: Final = "CPUExecutionProvider"
 OLDEST: Final = (1, 24)
 NEWEST: Final = (1, 32)
 OLDEST_OPSET: Final = 7

@@ -9,24 +9,26 @@ from typing import Any
 from edge_agent.engine.session import OptimisationLevel, open_on_cpu, session_options
 from edge_agent.engine.values import spec_of
 from edge_agent.errors import InputMismatch
-from edge_agent.tensors import Shape, TensorName, TensorSpec
+from edge_agent.tensors import Shape, TensorName, ValueSpecs
 
 
-def infer_specs(
-    path: Path, names: Sequence[str], shapes: Mapping[str, Shape]
-) -> dict[TensorName, TensorSpec]:
+def infer_specs(path: Path, names: Sequence[str], shapes: Mapping[str, Shape]) -> ValueSpecs:
     """Specs of the values `names`, which the graph at `path` lists as outputs (a name suffices).
 
     `shapes` gives inputs concrete shapes: the symbolic sizes in their declarations are replaced
-    throughout. Values that are no tensors are left out. A scalar is reported with `dims=None`,
-    like a value of unknown rank: ONNX Runtime does not tell them apart.
+    throughout. A scalar is reported with `dims=None`, like a value of unknown rank: ONNX Runtime
+    does not tell them apart.
 
     Raises: InputMismatch if a shape contradicts the declaration; ModelRefused.
     """
     wanted = set(names)
     sizes = _symbolic_sizes(_opened(path, {}), shapes) if shapes else {}
-    specs = (spec_of(d) for d in _opened(path, sizes).get_outputs() if d.name in wanted)
-    return {spec.name: spec for spec in specs if spec is not None}
+    found = [d for d in _opened(path, sizes).get_outputs() if d.name in wanted]
+    specs = [(d, spec_of(d)) for d in found]
+    return ValueSpecs(
+        tensors={spec.name: spec for _, spec in specs if spec is not None},
+        others={TensorName(d.name): d.type for d, spec in specs if spec is None},
+    )
 
 
 def _opened(path: Path, sizes: Mapping[str, int]) -> Any:

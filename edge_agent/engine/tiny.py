@@ -1,13 +1,16 @@
-"""How a one-node ONNX model is spelled in protobuf bytes, without the onnx package.
+"""How ONNX models of a node or a constant are spelled in protobuf bytes, without the onnx package.
 
 Field numbers are those of onnx.proto3 (https://github.com/onnx/onnx/blob/main/onnx/onnx.proto3).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from edge_agent.tensors import Shape
 
 _FLOAT = 1
+_STRING = 8
 _IR_VERSION = 8
 
 
@@ -29,9 +32,9 @@ def _nested(field: int, *parts: bytes) -> bytes:
     return _varint(field << 3 | 2) + _varint(len(body)) + body
 
 
-def _declaration(field: int, name: str, shape: Shape) -> bytes:
+def _declaration(field: int, name: str, shape: Shape, data_type: int = _FLOAT) -> bytes:
     dims = _nested(2, *(_nested(1, _number(1, size)) for size in shape))
-    tensor = _nested(1, _number(1, _FLOAT), dims)
+    tensor = _nested(1, _number(1, data_type), dims)
     return _nested(field, _nested(1, name.encode()), _nested(2, tensor))
 
 
@@ -54,3 +57,16 @@ def one_node_model(
         _declaration(12, "y", shape),
     )
     return _number(1, _IR_VERSION) + graph + _nested(8, _nested(1), _number(2, opset))
+
+
+def text_model(texts: Sequence[bytes], shape: Shape) -> bytes:
+    """A model without inputs that gives `texts` as the tensor "y" of that shape."""
+    tensor = _nested(
+        5,
+        *(_number(1, size) for size in shape),
+        _number(2, _STRING),
+        *(_nested(6, text) for text in texts),
+        _nested(8, b"y"),
+    )
+    graph = _nested(7, _nested(2, b"tiny"), tensor, _declaration(12, "y", shape, _STRING))
+    return _number(1, _IR_VERSION) + graph + _nested(8, _nested(1), _number(2, 17))

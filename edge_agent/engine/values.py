@@ -1,7 +1,7 @@
 """How the values of ONNX Runtime become specs and arrays of ours, and back.
 
-Types that numpy lacks travel as their bits: bfloat16 as uint16, float8 as uint8. Types below one
-byte, sequences, maps and optionals stay inside: they pass from session to session, never outside.
+Arrays of types that numpy lacks have dtypes of ml_dtypes, which ONNX Runtime does not know: their
+bits are copied. Sequences, maps and optionals pass from session to session, never outside.
 """
 
 from __future__ import annotations
@@ -13,32 +13,36 @@ from typing import Any, Final
 
 import numpy as np
 
-from edge_agent.engine.runtime import load_runtime
+from edge_agent.engine.runtime import CPU, ERRORS_ONLY, load_runtime
+from edge_agent.engine.tiny import text_model
 from edge_agent.errors import InputMismatch, RunFailed
-from edge_agent.tensors import Array, ElementType, TensorName, TensorSpec, size_bytes
+from edge_agent.tensors import (
+    Array,
+    ElementType,
+    TensorName,
+    TensorSpec,
+    pack_bits,
+    size_bytes,
+    unpack_bits,
+)
 
 _ELEMENT_TYPES: Final[Mapping[str, ElementType]] = {
     {"float32": "float", "float64": "double"}.get(t.value, t.value): t for t in ElementType
 }
-_CARRIERS: Final[Mapping[ElementType, tuple[np.dtype[np.generic], int]]] = {
-    ElementType.BFLOAT16: (np.dtype(np.uint16), 16),
-    ElementType.FLOAT8E4M3FN: (np.dtype(np.uint8), 17),
-    ElementType.FLOAT8E4M3FNUZ: (np.dtype(np.uint8), 18),
-    ElementType.FLOAT8E5M2: (np.dtype(np.uint8), 19),
-    ElementType.FLOAT8E5M2FNUZ: (np.dtype(np.uint8), 20),
-    ElementType.FLOAT8E8M0: (np.dtype(np.uint8), 24),
+_DATA_TYPES: Final[Mapping[ElementType, int]] = {
+    ElementType.BFLOAT16: 16,
+    ElementType.FLOAT8E4M3FN: 17,
+    ElementType.FLOAT8E4M3FNUZ: 18,
+    ElementType.FLOAT8E5M2: 19,
+    ElementType.FLOAT8E5M2FNUZ: 20,
+    ElementType.UINT4: 21,
+    ElementType.INT4: 22,
+    ElementType.FLOAT4E2M1: 23,
+    ElementType.FLOAT8E8M0: 24,
+    ElementType.UINT2: 25,
+    ElementType.INT2: 26,
 }
-"""numpy dtype of the same width, and TensorProto.DataType, of types that numpy lacks."""
-
-
-def carrier_dtype(element_type: ElementType) -> np.dtype[np.generic] | None:
-    """The dtype of arrays of that type here: numpy's own, else unsigned integers of equal width.
-
-    None for types below one byte and for strings (those come as object, str or bytes arrays).
-    """
-    if element_type in _CARRIERS:
-        return _CARRIERS[element_type][0]
-    return element_type.numpy_dtype
+"""TensorProto.DataType of the types that numpy lacks (onnx.proto)."""
 
 
 def element_type_of(type_text: str) -> ElementType | None:
@@ -81,7 +85,7 @@ def check_array(spec: TensorSpec, array: Array) -> None:
 def _fits_type(element_type: ElementType, array: Array) -> bool:
     if element_type is ElementType.STRING:
         return array.dtype.kind in "OUS"
-    return array.dtype == carrier_dtype(element_type)
+    return array.dtype == element_type.numpy_dtype
 
 
 def _fits_dims(dims: tuple[int | str | None, ...] | None, shape: tuple[int, ...]) -> bool:
@@ -96,33 +100,67 @@ def value_of(array: Array, element_type: ElementType | None) -> Any:
     """What a session takes as input for `array`: an OrtValue only where numpy lacks the type."""
     # Not ascontiguousarray, which turns a scalar into a vector.
     array = np.asarray(array, order="C")
-    if element_type is not None and element_type in _CARRIERS:
-        return load_runtime().OrtValue.ortvalue_from_numpy_with_onnx_type(
-            array, _CARRIERS[element_type][1]
+    data_type = None if element_type is None else _DATA_TYPES.get(element_type)
+    if element_type is None or data_type is None or array.dtype != element_type.numpy_dtype:
+        return array
+    values = load_runtime().OrtValue
+    if element_type.bits >= 8:
+        bits = array.view(f"u{array.dtype.itemsize}")
+        return values.ortvalue_from_numpy_with_onnx_type(bits, data_type)
+    packed = pack_bits(array, element_type.bits)
+    value = values.ortvalue_from_shape_and_type(array.shape, data_type)
+    ctypes.memmove(value.data_ptr(), packed.ctypes.data, packed.nbytes)
+    return value
+
+
+def inner_value(value: Any) -> Any:
+    """An OrtValue of what `value_of` gave, text included.
+
+    Raises: RunFailed for lists, maps and empty optionals, of which none can be made (1.32).
+    """
+    runtime = load_runtime()
+    if value is None or isinstance(value, (list, dict)):
+        raise RunFailed(
+            f"a {type(value).__name__} and types that numpy lacks cannot pass in one run"
         )
-    return array
+    if not isinstance(value, np.ndarray):
+        return value
+    if value.dtype.kind not in "OUS":
+        return runtime.OrtValue.ortvalue_from_numpy(value)
+    # Nothing makes one of text (1.32), but a model that holds it gives one.
+    texts = [t if isinstance(t, bytes) else str(t).encode() for t in value.reshape(-1).tolist()]
+    options = runtime.SessionOptions()
+    options.log_severity_level = ERRORS_ONLY
+    options.intra_op_num_threads = 1
+    session = runtime.InferenceSession(text_model(texts, value.shape), options, providers=[CPU])
+    return session.run_with_ort_values(["y"], {})[0]
 
 
 def array_of(name: str, value: Any) -> Array:
     """The array of an output, without a copy where numpy has the type.
 
-    Raises: RunFailed if it is no tensor, or its elements are smaller than a byte.
+    Raises: RunFailed if it is no tensor.
     """
     if isinstance(value, np.ndarray):
         return value
     if not hasattr(value, "data_type"):
-        raise RunFailed(f'output "{name}" is a {type(value).__name__}; only tensors can be sent')
+        what = "an empty optional" if value is None else f"a {type(value).__name__}"
+        raise RunFailed(f'output "{name}" is {what}; only tensors can be sent')
     element_type = element_type_of(value.data_type())
-    if element_type is not None and element_type in _CARRIERS:
-        return _bits_of(value, element_type)
-    if element_type is None or (carrier_dtype(element_type) is None and element_type.bits):
-        raise RunFailed(f'output "{name}" is a {value.data_type()}, which numpy cannot hold')
+    if element_type is None:
+        raise RunFailed(f'output "{name}" is a {value.data_type()}; only tensors can be sent')
+    if element_type in _DATA_TYPES:
+        return _copied(value, element_type)
     array: Array = value.numpy()
     return array
 
 
-def _bits_of(value: Any, element_type: ElementType) -> Array:
+def _copied(value: Any, element_type: ElementType) -> Array:
     shape = tuple(value.shape())
-    carrier = _CARRIERS[element_type][0]
     raw = ctypes.string_at(value.data_ptr(), size_bytes(element_type, shape))
-    return np.frombuffer(bytearray(raw), carrier).reshape(shape)
+    bits = np.frombuffer(bytearray(raw), np.uint8)
+    if element_type.bits < 8:
+        return unpack_bits(bits, element_type, shape)
+    dtype = element_type.numpy_dtype
+    assert dtype is not None
+    return bits.view(dtype).reshape(shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx
@@ -216,10 +216,13 @@ def _check_external(tensor: onnx.TensorProto, file_name: str, folder: Path | Non
 
 
 def declared_inputs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
-    """The inputs that a request gives: graph inputs without an initializer, tensors only."""
-    held = _initialized(model)
-    specs = (spec_of(value) for value in model.graph.input if value.name not in held)
-    return tuple(spec for spec in specs if spec is not None)
+    """The inputs that a request gives or may give: tensors only, first those without a default."""
+    held, free = _initialized(model), set(overridable(model))
+    specs = [spec for value in model.graph.input if (spec := spec_of(value)) is not None]
+    return (
+        *(spec for spec in specs if spec.name not in held),
+        *(replace(spec, has_default=True) for spec in specs if spec.name in free),
+    )
 
 
 def declared_outputs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:

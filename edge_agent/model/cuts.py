@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from edge_agent.errors import ModelRefused
 from edge_agent.model.graph import ModelGraph
 from edge_agent.model.values import spec_bytes
 from edge_agent.subgraphs import CutPoint
-from edge_agent.tensors import ElementType, TensorName, TensorSpec
+from edge_agent.tensors import ElementType, TensorName, TensorSpec, ValueSpecs
 
 _MIN_SMALL_BYTES = 16
 _MAX_SMALL_BYTES = 4096
@@ -29,10 +29,12 @@ class Place:
     large: int
     """How many crossing values are neither small nor lists of integers: shapes, masks, states."""
     blocked_by: str | None
-    """A crossing value that no array can carry; None where the model may be divided."""
+    """A crossing value that cannot be passed on; None where the model may be divided."""
+    is_local: bool
+    """Whether a sequence, a map or an optional crosses, which cannot leave the device."""
 
 
-def places(graph: ModelGraph, specs: Mapping[TensorName, TensorSpec]) -> Iterator[Place]:
+def places(graph: ModelGraph, specs: ValueSpecs) -> Iterator[Place]:
     """Every place between two nodes, in order."""
     weighing = _Weighing(graph, specs)
     for name in graph.inputs:
@@ -48,14 +50,16 @@ def places(graph: ModelGraph, specs: Mapping[TensorName, TensorSpec]) -> Iterato
 class _Weighing:
     """The sums over the values that cross the place reached so far."""
 
-    def __init__(self, graph: ModelGraph, specs: Mapping[TensorName, TensorSpec]) -> None:
+    def __init__(self, graph: ModelGraph, specs: ValueSpecs) -> None:
         self._users = graph.users
-        self._specs = {name: specs.get(TensorName(name)) for name in graph.producers}
+        self._specs = {name: specs.tensors.get(TensorName(name)) for name in graph.producers}
+        self._stuck = impassable(graph, specs)
+        self._others = specs.others
         self._bytes = {name: spec_bytes(spec) for name, spec in self._specs.items()}
         largest = max((b for n, b in self._bytes.items() if b and n in graph.users), default=0)
         share = largest // _SMALL_SHARE
         self._small_bytes = max(_MIN_SMALL_BYTES, min(share, _MAX_SMALL_BYTES))
-        self._known_bytes = self._unknown = self._large = 0
+        self._known_bytes = self._unknown = self._large = self._held = 0
         self._blockers: dict[str, None] = {}
 
     def enter(self, name: str) -> None:
@@ -74,15 +78,17 @@ class _Weighing:
             unknown=self._unknown,
             large=self._large,
             blocked_by=next(iter(self._blockers), None),
+            is_local=self._held > 0,
         )
 
     def _count(self, name: str, sign: int) -> None:
         spec, size = self._specs[name], self._bytes[name]
-        if spec is None or spec.element_type.numpy_dtype is None:
+        if name in self._stuck:
             if sign > 0:
                 self._blockers[name] = None
             else:
                 del self._blockers[name]
+        self._held += sign * (name in self._others)
         if size is not None:
             self._known_bytes += sign * size
             self._large += sign * (size > self._small_bytes)
@@ -100,41 +106,101 @@ def _is_integer_list(spec: TensorSpec | None) -> bool:
     )
 
 
-def crossing_names(graph: ModelGraph, position: int) -> tuple[str, ...]:
-    """Values produced (or fed) before `position` and read at or after it, in order."""
-    return tuple(
-        name
-        for name, producer in graph.producers.items()
-        if producer < position and name in graph.users and graph.users[name][-1] >= position
-    )
-
-
-def crossing(graph: ModelGraph, position: int, specs: Mapping[TensorName, TensorSpec]) -> CutPoint:
-    """The cut before the node at `position`, with the tensors that cross it.
+def crossings(
+    graph: ModelGraph, positions: Iterable[int], specs: ValueSpecs
+) -> tuple[CutPoint, ...]:
+    """The cuts before the nodes at ascending `positions`, with the values that cross each.
 
     Raises:
-        ModelRefused: a value crosses that no array can carry.
+        ModelRefused: a value crosses that cannot be passed on.
     """
-    crossing_specs = []
-    for name in crossing_names(graph, position):
-        spec = specs.get(TensorName(name))
-        if spec is None or spec.element_type.numpy_dtype is None:
+    stuck = impassable(graph, specs)
+    sweep = _Sweep(graph)
+    return tuple(_cut(graph, at, sweep.names_at(at), specs, stuck) for at in positions)
+
+
+def crossing(graph: ModelGraph, position: int, specs: ValueSpecs) -> CutPoint:
+    """The cut before the node at `position`: see `crossings`."""
+    return crossings(graph, (position,), specs)[0]
+
+
+class _Sweep:
+    """Which values are alive, from one place to places behind it."""
+
+    def __init__(self, graph: ModelGraph) -> None:
+        self._graph = graph
+        self._at = 0
+        self._alive = {name: None for name in graph.inputs if name in graph.users}
+
+    def names_at(self, position: int) -> tuple[TensorName, ...]:
+        """Values produced (or fed) before `position` and read at or after it, in order."""
+        graph, alive = self._graph, self._alive
+        for at in range(self._at, position):
+            alive.update((n, None) for n in graph.nodes[at].output if n in graph.users)
+            for name in graph.reads[at]:
+                if name in alive and graph.users[name][-1] == at:
+                    del alive[name]
+        self._at = max(self._at, position)
+        return tuple(TensorName(name) for name in alive)
+
+
+def _cut(
+    graph: ModelGraph,
+    position: int,
+    names: Sequence[TensorName],
+    specs: ValueSpecs,
+    stuck: Mapping[TensorName, str],
+) -> CutPoint:
+    for name in names:
+        if name in stuck:
             raise ModelRefused(
                 f"{graph.path.name}: cannot be divided before {graph.label(position)}: "
-                f"{blocked(name, spec)}"
+                f"{stuck[name]}"
             )
-        crossing_specs.append(spec)
-    sizes = [spec_bytes(spec) for spec in crossing_specs]
+    tensors = tuple(specs.tensors[name] for name in names if name not in specs.others)
+    sizes = [spec_bytes(spec) for spec in tensors]
     known = [size for size in sizes if size is not None]
     return CutPoint(
         position=position,
-        crossing=tuple(crossing_specs),
-        crossing_bytes=sum(known) if len(known) == len(sizes) else None,
+        crossing=tensors,
+        others=tuple((name, specs.others[name]) for name in names if name in specs.others),
+        crossing_bytes=sum(known) if len(known) == len(names) else None,
     )
 
 
-def blocked(name: str, spec: TensorSpec | None) -> str:
-    """Why no array can carry the value `name`, for messages."""
-    if spec is None:
-        return f'value "{name}" is no tensor of a known element type'
-    return f'value "{name}" is {spec.element_type}, which numpy arrays cannot hold'
+def impassable(graph: ModelGraph, specs: ValueSpecs) -> dict[TensorName, str]:
+    """The values that one part cannot pass to the next, each with the reason, for messages.
+
+    ONNX Runtime passes values between sessions as its own, whatever their type, but for optionals
+    and for what is fed and no tensor: these go through Python, which has no way for types that
+    numpy lacks. So where the one sort exists, the other is not passed.
+    """
+    computed = [TensorName(name) for name in graph.producers if name in graph.users]
+    in_python = next(
+        (n for n in computed if _goes_through_python(specs.others.get(n), n in graph.inputs)), None
+    )
+    found: dict[TensorName, str] = {}
+    for name in computed:
+        spec, other = specs.tensors.get(name), specs.others.get(name)
+        if spec is None and other is None:
+            found[name] = f'value "{name}" is of a type that is not known'
+        elif other is not None and "sparse_tensor" in other:
+            found[name] = f'value "{name}" is a {other}, which is not passed between sessions'
+        elif in_python is not None and _is_extended(spec, other):
+            what = other if spec is None else spec.element_type
+            found[name] = (
+                f'value "{name}" is a {what}, which is not passed beside the '
+                f'{specs.others[in_python]} "{in_python}"'
+            )
+    return found
+
+
+def _goes_through_python(other: str | None, is_fed: bool) -> bool:
+    return other is not None and (is_fed or other.startswith("optional"))
+
+
+def _is_extended(spec: TensorSpec | None, other: str | None) -> bool:
+    """Whether its elements have a type that numpy lacks."""
+    if spec is not None:
+        return not spec.element_type.is_native and spec.element_type is not ElementType.STRING
+    return any(f"({t})" in (other or "") for t in ElementType if not t.is_native and t.bits)

@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from edge_agent.model.admit import declared_inputs, declared_outputs, overridable
+from edge_agent.model.admit import declared_inputs, declared_outputs
 from edge_agent.model.cost import OperatorCost, operator_cost, weights_read
-from edge_agent.model.cuts import Place, blocked, crossing, places
+from edge_agent.model.cuts import Place, crossings, impassable, places
 from edge_agent.model.fusion import held_together
 from edge_agent.model.graph import ModelGraph, random_operator
 from edge_agent.subgraphs import ModelId, ModelSummary, Segment
-from edge_agent.tensors import Shape, TensorName, TensorSpec
+from edge_agent.tensors import Shape, TensorName, TensorSpec, ValueSpecs
 
 _UNKNOWN_BYTES = 1 << 20
 """What a crossing value of unknown size counts as where no size at all is known."""
@@ -28,18 +28,18 @@ def summarise(
     graph: ModelGraph,
     model_id: ModelId,
     shapes: Mapping[TensorName, Shape],
-    specs: Mapping[TensorName, TensorSpec],
+    specs: ValueSpecs,
     max_segments: int = 64,
 ) -> ModelSummary:
     """Divide `graph` into at most `max_segments` segments and say what each demands.
 
     `specs` are those of the values for `shapes`, the input shapes in use. A cut is legal where
-    every crossing value is a tensor that numpy can hold. Of the legal ones those are kept that
-    part no fusion and let one large value pass, and, where long stretches have no such place,
+    every crossing value can be passed on (see `cuts.impassable`). Of the legal ones those are kept
+    that part no fusion and let one large value pass, and, where long stretches have no such place,
     those that let fewer bytes pass than the places around. A model that cannot or should not be
     divided has one segment and `undivided_because`.
     """
-    costs = [operator_cost(graph, position, specs) for position in range(len(graph.nodes))]
+    costs = [operator_cost(graph, position, specs.tensors) for position in range(len(graph.nodes))]
     reason = _reason_to_leave_whole(graph)
     cuts: Sequence[int] = ()
     if reason is None:
@@ -55,16 +55,16 @@ def summarise(
         shapes=tuple((TensorName(n), shapes[TensorName(n)]) for n in graph.inputs if n in shapes),
         nodes=len(graph.nodes),
         segments=tuple(
-            _segment(graph, specs, costs, i, start, stop)
+            _segment(graph, specs.tensors, costs, i, start, stop)
             for i, (start, stop) in enumerate(itertools.pairwise(bounds))
         ),
-        cuts=tuple(crossing(graph, position, specs) for position in cuts),
+        cuts=crossings(graph, cuts, specs),
         weight_bytes=graph.weight_bytes,
         undivided_because=reason,
     )
 
 
-def legal_cuts(graph: ModelGraph, specs: Mapping[TensorName, TensorSpec]) -> tuple[int, ...]:
+def legal_cuts(graph: ModelGraph, specs: ValueSpecs) -> tuple[int, ...]:
     """Every position where `graph` could be divided, worth it or not."""
     return tuple(place.position for place in places(graph, specs) if place.blocked_by is None)
 
@@ -73,12 +73,6 @@ def _reason_to_leave_whole(graph: ModelGraph) -> str | None:
     n = len(graph.nodes)
     if n < 2:
         return f"it has {n} node{'' if n == 1 else 's'} that computes more than constants"
-    names = overridable(graph.model)
-    if names:
-        return (
-            f'a request may override the default of input "{names[0]}"'
-            f"{f' and of {len(names) - 1} more' if len(names) > 1 else ''}"
-        )
     for position, node in enumerate(graph.nodes):
         operator = random_operator(graph, node)
         if operator is not None:
@@ -89,9 +83,7 @@ def _reason_to_leave_whole(graph: ModelGraph) -> str | None:
     return None
 
 
-def _reason_without_cuts(
-    graph: ModelGraph, found: Sequence[Place], specs: Mapping[TensorName, TensorSpec]
-) -> str:
+def _reason_without_cuts(graph: ModelGraph, found: Sequence[Place], specs: ValueSpecs) -> str:
     legal = [place for place in found if place.blocked_by is None]
     if legal:
         return (
@@ -100,9 +92,8 @@ def _reason_without_cuts(
             "be split off"
         )
     first = found[0]
-    name = first.blocked_by
-    assert name is not None
-    why = blocked(name, specs.get(TensorName(name)))
+    assert first.blocked_by is not None
+    why = impassable(graph, specs)[TensorName(first.blocked_by)]
     return f"no place can be divided; before {graph.label(first.position)}, {why}"
 
 

@@ -14,8 +14,8 @@ from edge_agent.model.cuts import crossing
 from edge_agent.model.external import is_external, read_external
 from edge_agent.model.graph import ModelGraph
 from edge_agent.model.scopes import node_tensors, reads
-from edge_agent.model.values import element_type_of, tensor_bytes, value_info_of
-from edge_agent.tensors import TensorName, TensorSpec
+from edge_agent.model.values import element_type_of, tensor_bytes, type_of_text, value_info_of
+from edge_agent.tensors import TensorName, ValueSpecs
 
 _Proto = TypeVar("_Proto", bound=onnx.NodeProto)
 _OUTSIDE_BYTES = 1024
@@ -34,7 +34,8 @@ class ExtractedSubgraph:
     weights: Path | None
     """The file beside it with its larger constants, if it has any."""
     inputs: tuple[TensorName, ...]
-    """Graph inputs that are read inside, then values from before it, in topological order."""
+    """Graph inputs that are read inside, then values from before it, in topological order, then
+    inputs with a default."""
     outputs: tuple[TensorName, ...]
 
 
@@ -43,7 +44,7 @@ def extract(
     start: int,
     stop: int,
     destination: Path,
-    specs: Mapping[TensorName, TensorSpec],
+    specs: ValueSpecs,
 ) -> ExtractedSubgraph:
     """Write nodes [start, stop) of `graph` as a model of their own to `destination`.
 
@@ -56,8 +57,8 @@ def extract(
 
     Raises:
         StorageError: a file cannot be written.
-        ModelRefused: a value at the start or the stop is no tensor that numpy can hold, or
-            external data cannot be read.
+        ModelRefused: a value at the start or the stop cannot be passed on, or external data
+            cannot be read.
     """
     if not 0 <= start <= stop <= len(graph.nodes):
         raise ValueError(f"got nodes [{start}, {stop}), want a part of [0, {len(graph.nodes)})")
@@ -88,16 +89,17 @@ def extract(
     )
 
 
-def _inputs(
-    graph: ModelGraph, start: int, stop: int, specs: Mapping[TensorName, TensorSpec]
-) -> list[str]:
+def _inputs(graph: ModelGraph, start: int, stop: int, specs: ValueSpecs) -> list[str]:
     if start == 0 and stop == len(graph.nodes):
         return [value.name for value in graph.model.graph.input if _is_asked_for(graph, value.name)]
     if start > 0:
         # Refuses what cannot cross; graph inputs read only inside are not in the cut before it.
         crossing(graph, start, specs)
     used = {name for names in graph.reads[start:stop] for name in names}
-    return [n for n, producer in graph.producers.items() if producer < start and n in used]
+    if start == 0:
+        used.update(name for name in graph.outputs if graph.is_constant(name))
+    fed = [n for n, producer in graph.producers.items() if producer < start and n in used]
+    return [*fed, *(name for name in graph.overridable if name in used)]
 
 
 def _is_asked_for(graph: ModelGraph, name: str) -> bool:
@@ -105,9 +107,7 @@ def _is_asked_for(graph: ModelGraph, name: str) -> bool:
     return name in graph.producers or graph.model.ir_version >= _MIN_IR_VERSION
 
 
-def _outputs(
-    graph: ModelGraph, start: int, stop: int, specs: Mapping[TensorName, TensorSpec]
-) -> list[str]:
+def _outputs(graph: ModelGraph, start: int, stop: int, specs: ValueSpecs) -> list[str]:
     n = len(graph.nodes)
     if start == 0 and stop == n:
         return list(graph.outputs)
@@ -251,21 +251,22 @@ def _tensors(proto: _Proto) -> list[onnx.TensorProto]:
 def _value(
     name: str,
     declared: Mapping[str, onnx.ValueInfoProto],
-    specs: Mapping[TensorName, TensorSpec],
+    specs: ValueSpecs,
 ) -> onnx.ValueInfoProto:
-    found, spec = declared.get(name), specs.get(TensorName(name))
+    found, spec = declared.get(name), specs.tensors.get(TensorName(name))
+    other = specs.others.get(TensorName(name))
     if found is not None and (found.HasField("type") or spec is None):
         return found
-    if spec is None:
-        return onnx.ValueInfoProto(name=name)
-    return value_info_of(spec)
+    if spec is not None:
+        return value_info_of(spec)
+    return onnx.ValueInfoProto(name=name, type=type_of_text(other) if other else None)
 
 
 def _inner_values(
-    nodes: Iterable[onnx.NodeProto], outputs: set[str], specs: Mapping[TensorName, TensorSpec]
+    nodes: Iterable[onnx.NodeProto], outputs: set[str], specs: ValueSpecs
 ) -> Iterator[onnx.ValueInfoProto]:
     names = (name for node in nodes for name in node.output if name not in outputs)
     for name in names:
-        spec = specs.get(TensorName(name))
+        spec = specs.tensors.get(TensorName(name))
         if spec is not None:
             yield value_info_of(spec)

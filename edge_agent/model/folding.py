@@ -34,7 +34,9 @@ def small_constants(graph: ModelGraph) -> dict[str, Array]:
     return {
         name: onnx.numpy_helper.to_array(tensor)
         for name, tensor in graph.constants.items()
-        if 0 <= tensor_bytes(tensor) <= SMALL_BYTES and not is_external(tensor)
+        if 0 <= tensor_bytes(tensor) <= SMALL_BYTES
+        and not is_external(tensor)
+        and name not in graph.overridable
     }
 
 

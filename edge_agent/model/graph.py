@@ -10,7 +10,7 @@ from typing import Self
 
 import onnx
 
-from edge_agent.model.admit import AdmissionLimits, read_model
+from edge_agent.model.admit import AdmissionLimits, overridable, read_model
 from edge_agent.model.order import order_nodes
 from edge_agent.model.scopes import all_nodes, bodies, node_label, plain_domain, reads
 from edge_agent.model.values import tensor_bytes
@@ -47,6 +47,9 @@ class ModelGraph:
     """What each of `nodes` reads, each name once, constants and captured names included."""
     inputs: tuple[str, ...]
     """Graph inputs without those that have an initializer."""
+    overridable: tuple[str, ...]
+    """Constants that are inputs too, so that a request may give another value: nothing computed
+    from them is constant, and every part that reads one takes it as an input with a default."""
     outputs: tuple[str, ...]
     """Graph outputs, each once."""
     constants: Mapping[str, onnx.TensorProto]
@@ -84,11 +87,13 @@ class ModelGraph:
         node_reads = [reads(node) for _, node in working]
         order = order_nodes([node for _, node in working], node_reads, path.name)
         roots: dict[str, tuple[str, ...]] = {name: (name,) for name in (*constants, *sparse)}
+        changing = overridable(model)
         folds = _folding(model)
         constant_nodes, kept = [], []
         for i in order:
             names = node_reads[i]
-            if names and all(name in roots for name in names) and folds(working[i][1]):
+            is_constant = names and all(n in roots and n not in changing for n in names)
+            if is_constant and folds(working[i][1]):
                 found = tuple(dict.fromkeys(itertools.chain(*(roots[name] for name in names))))
                 roots.update((name, found) for name in working[i][1].output if name)
                 constant_nodes.append(working[i][1])
@@ -109,6 +114,7 @@ class ModelGraph:
             file_indices=tuple(working[i][0] for i in kept),
             reads=tuple(node_reads[i] for i in kept),
             inputs=inputs,
+            overridable=changing,
             outputs=tuple(dict.fromkeys(v.name for v in graph.output)),
             constants=constants,
             sparse_constants=sparse,

@@ -10,19 +10,22 @@ import onnx
 from edge_agent.model.extract import extract, write_graph
 from edge_agent.model.graph import ModelGraph
 from edge_agent.model.specs import fixed_inputs
-from edge_agent.tensors import Shape, TensorName, TensorSpec
+from edge_agent.tensors import Shape, TensorName, ValueSpecs
 
 
-def open_values(
-    graph: ModelGraph, specs: Mapping[TensorName, TensorSpec]
-) -> tuple[TensorName, ...]:
+def open_values(graph: ModelGraph, specs: ValueSpecs) -> tuple[TensorName, ...]:
     """The computed values worth asking for: () if every one that is read has a known type, else
     those of unknown type, and with them those of unknown size."""
     read = {*graph.users, *graph.outputs}
     computed = [TensorName(n) for n, at in graph.producers.items() if at >= 0 and n in read]
     if all(name in specs for name in computed):
         return ()
-    return tuple(name for name in computed if name not in specs or not specs[name].is_static)
+    return tuple(name for name in computed if not _is_settled(name, specs))
+
+
+def _is_settled(name: TensorName, specs: ValueSpecs) -> bool:
+    spec = specs.tensors.get(name)
+    return spec.is_static if spec is not None else name in specs.others
 
 
 def write_probe(
@@ -41,7 +44,7 @@ def write_probe(
         StorageError: a file cannot be written.
         ModelRefused: external data cannot be read, or the graph alone is above 2 GiB.
     """
-    extract(graph, 0, len(graph.nodes), destination, {})
+    extract(graph, 0, len(graph.nodes), destination, ValueSpecs())
     model = onnx.load(destination, load_external_data=False)
     fixed = {value.name: value for value in fixed_inputs(graph, shapes)}
     for value in model.graph.input:

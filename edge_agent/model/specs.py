@@ -9,21 +9,19 @@ import onnx
 from edge_agent.errors import InputMismatch
 from edge_agent.model.folding import fold, small_constants
 from edge_agent.model.graph import ModelGraph
-from edge_agent.model.values import spec_of, spec_of_tensor, value_info_of
-from edge_agent.tensors import Array, Shape, TensorName, TensorSpec
+from edge_agent.model.values import spec_of, spec_of_tensor, type_text, value_info_of
+from edge_agent.tensors import Array, Shape, TensorName, TensorSpec, ValueSpecs
 
 _MAX_ROUNDS = 8
 """Inference and folding feed each other; real models settle after two or three rounds."""
 
 
-def infer_specs(
-    graph: ModelGraph, shapes: Mapping[TensorName, Shape]
-) -> dict[TensorName, TensorSpec]:
+def infer_specs(graph: ModelGraph, shapes: Mapping[TensorName, Shape]) -> ValueSpecs:
     """What ONNX shape inference finds of every value of `graph`, constants included.
 
     `shapes` fixes graph inputs; a symbolic size that they settle is settled everywhere. With no
-    shapes, symbolic sizes stay symbolic. Values of unknown type are left out: operators of
-    com.microsoft and what depends on them, sequences, maps, optionals.
+    shapes, symbolic sizes stay symbolic. Values of unknown type are left out: what operators of
+    com.microsoft give and what depends on them.
 
     Raises:
         InputMismatch: a shape is given for no input, or against what the input declares.
@@ -32,15 +30,16 @@ def infer_specs(
     known = small_constants(graph)
     for _ in range(_MAX_ROUNDS):
         specs = _specs(graph, inputs, known)
-        if not fold(graph, specs, known):
+        if not fold(graph, specs.tensors, known):
             break
     return specs
 
 
 def _specs(
     graph: ModelGraph, inputs: Sequence[onnx.ValueInfoProto], known: Mapping[str, Array]
-) -> dict[TensorName, TensorSpec]:
+) -> ValueSpecs:
     specs: dict[TensorName, TensorSpec] = {}
+    others: dict[TensorName, str] = {}
     for tensor in graph.constants.values():
         spec = spec_of_tensor(tensor)
         if spec is not None:
@@ -50,7 +49,11 @@ def _specs(
         spec = spec_of(value)
         if spec is not None:
             specs[spec.name] = spec
-    return specs
+        elif value.type.WhichOneof("value") != "tensor_type":
+            text = type_text(value.type)
+            if text is not None:
+                others[TensorName(value.name)] = text
+    return ValueSpecs(tensors=specs, others=others)
 
 
 def fixed_inputs(
@@ -61,7 +64,8 @@ def fixed_inputs(
     Raises:
         InputMismatch: a shape is given for no input, or against what the input declares.
     """
-    declared = {v.name: v for v in graph.model.graph.input if v.name in set(graph.inputs)}
+    free = {*graph.inputs, *graph.overridable}
+    declared = {v.name: v for v in graph.model.graph.input if v.name in free}
     sizes: dict[str, int] = {}
     for name, shape in shapes.items():
         spec = spec_of(declared[name]) if name in declared else None
@@ -107,7 +111,9 @@ def _inferred(
     lean.graph.input.extend(inputs)
     # Inference needs the values of shapes and axes; weights only need a type and a shape.
     for name, tensor in graph.constants.items():
-        if name not in known and (spec := spec_of_tensor(tensor)) is not None:
+        if name in known or name in graph.overridable:
+            continue
+        if (spec := spec_of_tensor(tensor)) is not None:
             lean.graph.input.append(value_info_of(spec))
     lean.graph.initializer.extend(
         onnx.numpy_helper.from_array(value, name) for name, value in known.items()

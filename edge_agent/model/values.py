@@ -49,6 +49,62 @@ def _dim_of(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
     return str(dim.dim_param) or None
 
 
+def type_text(declared: onnx.TypeProto) -> str | None:
+    """What ONNX Runtime calls a type: `seq(map(int64,tensor(float)))`; None if it is not given."""
+    kind = declared.WhichOneof("value")
+    match kind:
+        case "tensor_type" | "sparse_tensor_type":
+            element = _runtime_name(getattr(declared, kind).elem_type)
+            return element and f"{kind.removesuffix('_type')}({element})"
+        case "sequence_type" | "optional_type":
+            inner = type_text(getattr(declared, kind).elem_type)
+            return inner and f"{'seq' if kind == 'sequence_type' else 'optional'}({inner})"
+        case "map_type":
+            key = _runtime_name(declared.map_type.key_type)
+            inner = type_text(declared.map_type.value_type)
+            return key and inner and f"map({key},{inner})"
+        case _:
+            return None
+
+
+def _runtime_name(data_type: int) -> str | None:
+    element_type = element_type_of(data_type)
+    if element_type is None:
+        return None
+    return {"float32": "float", "float64": "double"}.get(element_type.value, element_type.value)
+
+
+def type_of_text(text: str) -> onnx.TypeProto:
+    """The inverse of `type_text`, without shapes.
+
+    Raises:
+        ValueError: it is no such type.
+    """
+    outer, opened, rest = text.partition("(")
+    inner = rest.removesuffix(")")
+    declared = onnx.TypeProto()
+    if not opened or inner == rest:
+        raise ValueError(f"got the type {text!r}, want one as in seq(tensor(float))")
+    match outer:
+        case "tensor" | "sparse_tensor":
+            getattr(declared, f"{outer}_type").elem_type = _data_type_named(inner)
+        case "seq":
+            declared.sequence_type.elem_type.CopyFrom(type_of_text(inner))
+        case "optional":
+            declared.optional_type.elem_type.CopyFrom(type_of_text(inner))
+        case "map":
+            key, _, value = inner.partition(",")
+            declared.map_type.key_type = _data_type_named(key)
+            declared.map_type.value_type.CopyFrom(type_of_text(value))
+        case _:
+            raise ValueError(f"got the type {text!r}, want a tensor, seq, map or optional")
+    return declared
+
+
+def _data_type_named(name: str) -> int:
+    return data_type_of(ElementType({"float": "float32", "double": "float64"}.get(name, name)))
+
+
 def value_info_of(spec: TensorSpec) -> onnx.ValueInfoProto:
     """The declaration of `spec` in ONNX."""
     data_type = data_type_of(spec.element_type)

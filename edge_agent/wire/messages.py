@@ -40,10 +40,14 @@ class TensorHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Name
     element_type: ElementType
     shape: Dimensions
+    text_bytes: Size = 0
+    """Bytes that a tensor of strings takes in the payload; 0 for other types."""
 
     @property
     def size_bytes(self) -> int:
         """Bytes of the packed tensor."""
+        if self.element_type is ElementType.STRING:
+            return self.text_bytes
         return size_bytes(self.element_type, self.shape)
 
 

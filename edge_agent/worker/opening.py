@@ -15,7 +15,7 @@ from edge_agent.engine.runtime import load_runtime
 from edge_agent.engine.session import OptimisationLevel, Session
 from edge_agent.errors import EdgeAgentError, StorageError
 from edge_agent.samples import random_arrays
-from edge_agent.tensors import Arrays, TensorSpec
+from edge_agent.tensors import Arrays, TensorSpec, required
 from edge_agent.wire.messages import Deployment, SubgraphFile
 
 log = logging.getLogger(__name__)
@@ -113,15 +113,20 @@ def open_deployment(
             _open(file, deployment.pinned_cores, is_background=is_background)
             for file in deployment.subgraphs
         ]
-    inputs = deployment.inputs if deployment.inputs is not None else sessions[0].inputs
+    inputs = deployment.inputs if deployment.inputs is not None else _inputs(sessions)
     outputs = deployment.outputs if deployment.outputs is not None else sessions[-1].outputs
-    chain = Chain(sessions, [s.name for s in inputs], [s.name for s in outputs])
+    chain = Chain(sessions, required(inputs), [s.name for s in outputs])
     runner = ChainRunner(chain, sessions)
     if deployment.warm_shapes:
         _warm(runner, deployment, inputs, outputs)
     return Opened(
         runner=runner, inputs=inputs, outputs=outputs, opened_s=clock.precise_s() - started_s
     )
+
+
+def _inputs(sessions: Sequence[Session]) -> tuple[TensorSpec, ...]:
+    free = {spec.name: spec for session in sessions for spec in session.overridable}
+    return (*sessions[0].inputs, *free.values())
 
 
 def _warm(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from edge_agent.agent.checking import RequestCheck
@@ -107,8 +109,6 @@ def test_requests_of_many_shapes_pass_and_are_not_all_remembered() -> None:
     [
         (("z",), 'output "z" does not exist: want "y", "text"'),
         (("y", "y"), "an output was asked for twice"),
-        (("text",), 'output "text": string tensors cannot be sent yet'),
-        (None, 'output "text": string tensors cannot be sent yet; name the outputs you want'),
     ],
 )
 def test_outputs_that_cannot_be_had_are_refused(outputs: tuple[str, ...] | None, says: str) -> None:
@@ -124,10 +124,21 @@ def test_an_input_of_any_rank_takes_any_shape() -> None:
         assert check((TensorHead("x", FLOATS, shape),), ("y",), size, (free,)) == ("y",)
 
 
-def test_an_input_of_strings_cannot_be_sent() -> None:
+def test_text_has_the_size_that_its_head_tells() -> None:
     words = spec("words", "N", element_type=ElementType.STRING)
-    with pytest.raises(InputMismatch, match="string tensors cannot be sent yet"):
-        check((TensorHead("words", ElementType.STRING, (1,)),), None, 0, (words,))
+    head = TensorHead("words", ElementType.STRING, (1,), 9)
+    assert check((head,), ("y",), 9, (words,)) == ("y",)
+    with pytest.raises(InputMismatch, match="payload of 8 bytes, want 9"):
+        check((head,), ("y",), 8, (words,))
+
+
+def test_an_input_with_a_default_may_be_left_out() -> None:
+    free = replace(spec("w", 3), has_default=True)
+    inputs = (*INPUTS, free)
+    assert check(GOOD, ("y",), inputs=inputs) == ("y",)
+    with_default = (*GOOD, TensorHead("w", FLOATS, (2,)))
+    with pytest.raises(InputMismatch, match=r'"w": got float32\[2\], want float32\[3\]'):
+        check(with_default, ("y",), GOOD_BYTES, inputs)
 
 
 def test_a_model_without_inputs_says_so() -> None:

@@ -50,15 +50,15 @@ def test_what_shape_inference_leaves_open_is_asked_of_the_runtime(tmp_path: Path
     graph = hidden(tmp_path)
     assert TensorName("gelu") not in infer_specs(graph, SHAPES)
     found = inner_specs(graph, SHAPES, tmp_path)
-    assert found[TensorName("gelu")].dims == (2, 4)
-    assert found[TensorName("product")].dims == (2, 1000)
-    assert {found[name].element_type for name in HIDDEN} == {ElementType.FLOAT32}
+    assert found.tensors[TensorName("gelu")].dims == (2, 4)
+    assert found.tensors[TensorName("product")].dims == (2, 1000)
+    assert {found.tensors[name].element_type for name in HIDDEN} == {ElementType.FLOAT32}
     assert legal_cuts(graph, found) == (1, 2, 3, 4)
 
 
 def test_without_shapes_the_symbols_stay(tmp_path: Path) -> None:
     found = inner_specs(hidden(tmp_path), {}, tmp_path)
-    assert found[TensorName("product")].dims == ("n", 1000)
+    assert found.tensors[TensorName("product")].dims == ("n", 1000)
 
 
 def test_nothing_is_asked_where_every_type_is_known(tmp_path: Path) -> None:
@@ -87,12 +87,12 @@ def test_what_a_file_wrongly_declares_of_an_inner_value_does_not_reach_the_runti
 ) -> None:
     wrong = helper.make_tensor_value_info("product", TensorProto.FLOAT, [7])
     found = inner_specs(hidden(tmp_path, inner=[wrong]), SHAPES, tmp_path)
-    assert found[TensorName("gelu")].dims == (2, 4)
-    assert found[TensorName("product")].dims == (2, 1000)
-    assert found[TensorName("product")].element_type is ElementType.FLOAT32
+    assert found.tensors[TensorName("gelu")].dims == (2, 4)
+    assert found.tensors[TensorName("product")].dims == (2, 1000)
+    assert found.tensors[TensorName("product")].element_type is ElementType.FLOAT32
 
 
-def test_values_that_are_no_tensors_stay_open(tmp_path: Path) -> None:
+def test_the_runtime_tells_the_types_of_values_that_are_no_tensors(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("FastGelu", ["x"], ["gelu"], domain="com.microsoft"),
         helper.make_node("SequenceConstruct", ["gelu"], ["s"]),
@@ -101,5 +101,6 @@ def test_values_that_are_no_tensors_stay_open(tmp_path: Path) -> None:
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     graph = loaded(tmp_path, nodes, y)
     found = inner_specs(graph, SHAPES, tmp_path)
-    assert TensorName("s") not in found
-    assert legal_cuts(graph, found) == (1,)
+    assert found.others == {"s": "seq(tensor(float))"}
+    assert legal_cuts(graph, found) == (1, 2)
+    assert open_values(graph, found) == ()

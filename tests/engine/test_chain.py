@@ -3,14 +3,17 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
 from edge_agent.engine.cancel import Cancellation
 from edge_agent.engine.chain import Chain
 from edge_agent.errors import Busy, DeadlineExceeded, InputMismatch
+from edge_agent.tensors import ElementType
 from tests.engine.graphs import OpenModel, WriteModel, constant
 
 FLOAT = TensorProto.FLOAT
@@ -188,6 +191,131 @@ def test_strings_made_in_one_session_and_used_in_the_next_pass(
     )
     chain = Chain([open_model(first), open_model(second)], ["k"], ["y"])
     assert chain.run({"k": np.int64([7, 8])})["y"].tolist() == ["7", "8"]
+
+
+def test_text_passes_beside_types_that_numpy_lacks(
+    write_model: WriteModel, open_model: OpenModel
+) -> None:
+    text, short = TensorProto.STRING, TensorProto.BFLOAT16
+    sequence = helper.make_tensor_sequence_value_info("s", text, None)
+    first = write_model(
+        "first",
+        [
+            helper.make_node("Cast", ["k"], ["h"], to=short),
+            helper.make_node("Concat", ["x", "x"], ["a"], axis=0),
+            helper.make_node("SequenceConstruct", ["x"], ["s"]),
+        ],
+        [("x", text, [2]), ("k", FLOAT, [2])],
+        [("h", short, [2]), ("a", text, [4]), sequence],
+    )
+    second = write_model(
+        "second",
+        [
+            helper.make_node("Cast", ["h"], ["z"], to=FLOAT),
+            helper.make_node("SequenceAt", ["s", "at"], ["b"]),
+            helper.make_node("Concat", ["a", "b", "x"], ["y"], axis=0),
+        ],
+        [("h", short, [2]), ("a", text, [4]), sequence, ("x", text, [2])],
+        [("z", FLOAT, [2]), ("y", text, [8])],
+        [constant("at", np.array(0, np.int64))],
+    )
+    chain = Chain([open_model(first), open_model(second)], ["x", "k"], ["y", "z", "h"])
+    for words in (np.array(["é", ""]), np.array(["é", ""], dtype=object)):
+        results = chain.run({"x": words, "k": np.float32([5, -0.5])})
+        assert results["y"].tolist() == ["é", ""] * 4
+        assert results["z"].tolist() == [5, -0.5]
+        assert results["h"].dtype == ElementType.BFLOAT16.numpy_dtype
+
+
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_optionals_pass_empty_or_not(
+    is_empty: bool, write_model: WriteModel, open_model: OpenModel
+) -> None:
+    tensor = helper.make_tensor_type_proto(FLOAT, None)
+    sequence = helper.make_sequence_type_proto(tensor)
+    optionals = [
+        helper.make_value_info("o", helper.make_optional_type_proto(tensor)),
+        helper.make_value_info("p", helper.make_optional_type_proto(sequence)),
+        helper.make_tensor_sequence_value_info("s", FLOAT, None),
+    ]
+    nodes = [helper.make_node("SequenceConstruct", ["x", "x"], ["s"])]
+    if is_empty:
+        nodes.append(helper.make_node("Optional", [], ["o"], type=tensor))
+        nodes.append(helper.make_node("Optional", [], ["p"], type=sequence))
+    else:
+        nodes.append(helper.make_node("Optional", ["x"], ["o"]))
+        nodes.append(helper.make_node("Optional", ["s"], ["p"]))
+    first = write_model("first", nodes, [("x", FLOAT, [2])], optionals, opset=18)
+    second = write_model(
+        "second",
+        [
+            helper.make_node("OptionalHasElement", ["o"], ["a"]),
+            helper.make_node("OptionalHasElement", ["p"], ["b"]),
+            helper.make_node("ConcatFromSequence", ["s"], ["y"], axis=0),
+        ],
+        optionals,
+        [("a", TensorProto.BOOL, []), ("b", TensorProto.BOOL, []), ("y", FLOAT, [4])],
+        opset=18,
+    )
+    chain = Chain([open_model(first), open_model(second)], ["x"], ["a", "b", "y"])
+    results = chain.run({"x": X})
+    assert (bool(results["a"]), bool(results["b"])) == (not is_empty, not is_empty)
+    assert results["y"].tolist() == [1, -2, 1, -2]
+
+
+def test_a_map_passes_to_both_sessions(write_model: WriteModel, open_model: OpenModel) -> None:
+    maps = onnx.TypeProto()
+    maps.map_type.key_type = TensorProto.INT64
+    maps.map_type.value_type.tensor_type.elem_type = FLOAT
+    given = helper.make_value_info("m", maps)
+    first = write_model(
+        "first",
+        [
+            helper.make_node("CastMap", ["m"], ["a"], domain="ai.onnx.ml"),
+            helper.make_node("Neg", ["a"], ["i"]),
+        ],
+        [given],
+        [("i", FLOAT, [1, 2])],
+        domains=["ai.onnx.ml"],
+    )
+    second = write_model(
+        "second",
+        [
+            helper.make_node(
+                "DictVectorizer", ["m"], ["b"], domain="ai.onnx.ml", int64_vocabulary=[9, 7]
+            ),
+            helper.make_node("Concat", ["b", "i"], ["y"], axis=0),
+        ],
+        [("i", FLOAT, [1, 2]), given],
+        [("y", FLOAT, [2, 2])],
+        domains=["ai.onnx.ml"],
+    )
+    chain = Chain([open_model(first), open_model(second)], ["m"], ["y"])
+    fed: dict[str, Any] = {"m": {7: -3.0, 9: 5.0}}
+    assert chain.run_checked(fed, ["y"])["y"].tolist() == [[5, -3], [3, -5]]
+
+
+def test_int4_passes_between_sessions(write_model: WriteModel, open_model: OpenModel) -> None:
+    first = write_model(
+        "first",
+        [helper.make_node("Cast", ["x"], ["i"], to=TensorProto.INT4)],
+        [("x", FLOAT, [3])],
+        [("i", TensorProto.INT4, [3])],
+        opset=21,
+    )
+    second = write_model(
+        "second",
+        [helper.make_node("Cast", ["i"], ["y"], to=FLOAT)],
+        [("i", TensorProto.INT4, [3])],
+        [("y", FLOAT, [3])],
+        opset=21,
+    )
+    sessions = [open_model(first), open_model(second)]
+    results = Chain(sessions, ["x"], ["y", "i"]).run({"x": np.float32([-8, 7, 3])})
+    assert results["y"].tolist() == [-8, 7, 3]
+    assert results["i"].astype(np.int8).tolist() == [-8, 7, 3]
+    again = sessions[1].run({"i": results["i"]}, ["y"])
+    assert again["y"].tolist() == [-8, 7, 3]
 
 
 def test_an_overridable_initializer_of_a_later_session_may_be_fed(

@@ -28,19 +28,25 @@ def untyped(write_model: WriteModel) -> Path:
 
 
 def dims_of(path: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, object]:
-    return {name: spec.dims for name, spec in infer_specs(path, list("abcsr"), shapes).items()}
+    return {
+        name: spec.dims for name, spec in infer_specs(path, list("abcsr"), shapes).tensors.items()
+    }
 
 
 def test_types_and_dimensions_of_inner_values_are_found(untyped: Path) -> None:
-    specs = infer_specs(untyped, ["a", "c"], {})
+    specs = infer_specs(untyped, ["a", "c"], {}).tensors
     assert specs.keys() == {"a", "c"}
     assert specs["a"].element_type is ElementType.FLOAT32
     assert specs["c"].element_type is ElementType.INT64
 
 
-def test_symbolic_sizes_stay_and_made_up_ones_go_and_sequences_are_left_out(untyped: Path) -> None:
+def test_symbolic_sizes_stay_and_made_up_ones_go(untyped: Path) -> None:
     found = dims_of(untyped, {})
     assert found == {"a": ("n", 3), "b": ("n", 6), "c": (2, None), "r": None}
+
+
+def test_what_is_no_tensor_has_its_type(untyped: Path) -> None:
+    assert infer_specs(untyped, list("abcsr"), {}).others == {"s": "seq(tensor(float))"}
 
 
 def test_given_shapes_are_carried_through(untyped: Path) -> None:

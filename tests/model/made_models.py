@@ -79,7 +79,8 @@ def run_divided(graph: ModelGraph, cuts: Sequence[int], feeds: Arrays, folder: P
         part = extract(graph, start, stop, folder / f"part{index}.onnx", specs)
         onnx.checker.check_model(str(part.path))
         if part.outputs:
-            values |= run(part.path, {name: values[name] for name in part.inputs})
+            # Inputs with a default may be left out.
+            values |= run(part.path, {n: values[n] for n in part.inputs if n in values})
     return {name: values[name] for name in graph.outputs}
 
 

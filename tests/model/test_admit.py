@@ -373,10 +373,13 @@ def test_narrow_types_share_the_entries_of_a_typed_field() -> None:
     )
 
 
-def test_inputs_with_initializers_are_not_asked_for() -> None:
+def test_inputs_with_initializers_have_a_default() -> None:
     inputs = [value("x", ["n", 3]), value("w", [3])]
     made = good(inputs=inputs)
-    assert [str(spec) for spec in declared_inputs(made)] == ["float32[n,3]"]
+    found = [(str(spec), spec.has_default) for spec in declared_inputs(made)]
+    assert found == [("float32[n,3]", False), ("float32[3]", True)]
+    old = good(inputs=inputs, ir_version=3, opset=8)
+    assert [spec.name for spec in declared_inputs(old)] == ["x"]
     assert [spec.name for spec in declared_outputs(made)] == ["y"]
     assert overridable(made) == ("w",)
     assert overridable(good()) == ()

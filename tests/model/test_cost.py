@@ -30,7 +30,7 @@ def cost(
         ),
         folder,
     )
-    return operator_cost(graph, 0, infer_specs(graph, {}))
+    return operator_cost(graph, 0, infer_specs(graph, {}).tensors)
 
 
 def ones(*shape: int) -> Any:
@@ -228,7 +228,7 @@ def test_unknown_shapes_and_bodies_count_as_nothing(tmp_path: Path) -> None:
     graph = graph_of(
         model([made], [value("x", ["n", 3])], [value("y", None)], [held("w", ones(3, 5))]), tmp_path
     )
-    found = operator_cost(graph, 0, infer_specs(graph, {}))
+    found = operator_cost(graph, 0, infer_specs(graph, {}).tensors)
     assert (found.operations, found.activation_bytes, found.weight_bytes) == (0, 0, 60)
     branch = body([node("Exp", ["x"], ["t"])], [value("t", [2])])
     made = node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)
@@ -236,7 +236,7 @@ def test_unknown_shapes_and_bodies_count_as_nothing(tmp_path: Path) -> None:
         model([made], [value("x", [2]), value("c", [], TensorProto.BOOL)], [value("y", [2])]),
         tmp_path,
     )
-    found = operator_cost(graph, 0, infer_specs(graph, {}))
+    found = operator_cost(graph, 0, infer_specs(graph, {}).tensors)
     assert (found.operations, found.activation_bytes) == (0, 8 + 1 + 8)
 
 

@@ -8,6 +8,7 @@ import pytest
 from onnx import TensorProto
 
 from edge_agent.clock import precise_s
+from edge_agent.model.cuts import crossings, places
 from edge_agent.model.divide import summarise
 from edge_agent.model.graph import ModelGraph
 from edge_agent.model.specs import infer_specs
@@ -168,21 +169,12 @@ def _random() -> Any:
     return made
 
 
-def _overridable() -> Any:
-    made = _convolutions(2)
-    made.graph.input.append(value("w1", [4, 4, 1, 1]))
-    return made
-
-
-def _sequences() -> Any:
+def _sparse() -> Any:
     return model(
-        [
-            node("SequenceConstruct", ["x"], ["s"]),
-            node("SequenceAt", ["s", "at"], ["y"]),
-        ],
+        [node("Unheard", ["x"], ["s"], domain="com.microsoft"), node("Neg", ["s"], ["y"])],
         [value("x", [3])],
         [value("y", [3])],
-        [held("at", np.array(0, np.int64))],
+        domains=["com.microsoft"],
     )
 
 
@@ -202,8 +194,7 @@ def _one_group() -> Any:
     ("made", "reason"),
     [
         (_random(), 'node 1 "noise" (RandomUniformLike) draws random numbers without a seed'),
-        (_overridable(), 'a request may override the default of input "w1"'),
-        (_sequences(), 'before node 1 (SequenceAt), value "s" is no tensor'),
+        (_sparse(), 'before node 1 (Neg), value "s" is of a type that is not known'),
         (_one_node(), "it has 1 node that computes more than constants"),
         (_one_group(), "nodes would be parted that run as one"),
     ],
@@ -213,6 +204,37 @@ def test_a_model_that_stays_whole_says_why(made: Any, reason: str, tmp_path: Pat
     assert len(found.segments) == 1
     assert found.undivided_because is not None
     assert reason in found.undivided_because
+
+
+def test_a_model_whose_defaults_a_request_may_override_is_divided(tmp_path: Path) -> None:
+    made = _convolutions(2)
+    made.graph.input.append(value("w1", [4, 4, 1, 1]))
+    found = summary_of(made, tmp_path, shapes={"x": (1, 4, 8, 8)})
+    assert len(found.segments) == 2
+    assert [(spec.name, spec.has_default) for spec in found.inputs] == [("x", False), ("w1", True)]
+
+
+def test_a_cut_tells_what_cannot_leave_the_device(tmp_path: Path) -> None:
+    made = model(
+        [
+            node("Exp", ["x"], ["a"]),
+            node("SplitToSequence", ["a"], ["s"], axis=0),
+            node("SequenceAt", ["s", "at"], ["b"]),
+            node("Exp", ["b"], ["y"]),
+        ],
+        [value("x", [3])],
+        [value("y", None)],
+        [held("at", np.array(0, np.int64))],
+    )
+    graph = graph_of(made, tmp_path)
+    found = crossings(graph, (1, 2, 3), infer_specs(graph, {}))
+    assert [cut.others for cut in found] == [(), (("s", "seq(tensor(float))"),), ()]
+    assert [cut.crossing_bytes for cut in found] == [12, None, 4]
+    assert [place.is_local for place in places(graph, infer_specs(graph, {}))] == [
+        False,
+        True,
+        False,
+    ]
 
 
 def test_a_model_of_constants_alone_has_one_empty_segment(tmp_path: Path) -> None:

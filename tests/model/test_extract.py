@@ -15,7 +15,7 @@ from edge_agent.model.cuts import crossing
 from edge_agent.model.divide import legal_cuts
 from edge_agent.model.extract import extract
 from edge_agent.model.specs import infer_specs
-from edge_agent.tensors import Array, ElementType, TensorSpec
+from edge_agent.tensors import Array, ElementType, TensorSpec, ValueSpecs
 from tests.model.made_models import (
     body,
     check_every_cut,
@@ -412,7 +412,7 @@ def test_a_folder_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> N
         extract(graph, 0, 1, tmp_path / "absent" / "part.onnx", infer_specs(graph, {}))
 
 
-def test_a_value_without_a_numpy_type_is_no_place_to_cut(tmp_path: Path) -> None:
+def test_a_value_without_a_numpy_type_crosses_with_its_type(tmp_path: Path) -> None:
     made = model(
         [
             node("Cast", ["x"], ["a"], to=TensorProto.BFLOAT16),
@@ -424,14 +424,37 @@ def test_a_value_without_a_numpy_type_is_no_place_to_cut(tmp_path: Path) -> None
     )
     graph = graph_of(made, tmp_path)
     specs = infer_specs(graph, {})
-    assert legal_cuts(graph, specs) == (2,)
-    with pytest.raises(ModelRefused, match=r'before node 1 \(Cast\): value "a" is bfloat16'):
+    assert legal_cuts(graph, specs) == (1, 2)
+    extract(graph, 0, 1, tmp_path / "part.onnx", specs)
+    (given,) = onnx.load(tmp_path / "part.onnx").graph.output
+    assert given.type.tensor_type.elem_type == TensorProto.BFLOAT16
+
+
+def test_beside_an_optional_a_value_without_a_numpy_type_is_no_place_to_cut(
+    tmp_path: Path,
+) -> None:
+    made = model(
+        [
+            node("Cast", ["x"], ["a"], to=TensorProto.BFLOAT16),
+            node("Cast", ["a"], ["b"], to=TensorProto.FLOAT),
+            node("Optional", ["b"], ["o"]),
+            node("OptionalGetElement", ["o"], ["y"]),
+        ],
+        [value("x", [3])],
+        [value("y", [3])],
+        opset=18,
+    )
+    graph = graph_of(made, tmp_path)
+    specs = infer_specs(graph, {})
+    assert legal_cuts(graph, specs) == (2, 3)
+    why = r'node 1 \(Cast\): value "a" is a bfloat16, .* beside the optional\(.* "o"'
+    with pytest.raises(ModelRefused, match=why):
         crossing(graph, 1, specs)
-    with pytest.raises(ModelRefused, match='value "a" is bfloat16'):
+    with pytest.raises(ModelRefused, match=why):
         extract(graph, 0, 1, tmp_path / "part.onnx", specs)
 
 
-def test_a_sequence_between_nodes_is_no_place_to_cut(tmp_path: Path) -> None:
+def test_a_sequence_crosses(tmp_path: Path) -> None:
     made = model(
         [
             node("Neg", ["x"], ["a"]),
@@ -442,9 +465,7 @@ def test_a_sequence_between_nodes_is_no_place_to_cut(tmp_path: Path) -> None:
         [value("x", [3])],
         [value("y", [3])],
     )
-    assert check_every_cut(made, {"x": X}, tmp_path) == 2
-    graph = graph_of(made, tmp_path)
-    assert legal_cuts(graph, infer_specs(graph, {})) == (1, 3)
+    assert check_every_cut(made, {"x": X}, tmp_path) == 3
 
 
 def test_types_found_elsewhere_fill_what_onnx_cannot_infer(tmp_path: Path) -> None:
@@ -461,7 +482,8 @@ def test_types_found_elsewhere_fill_what_onnx_cannot_infer(tmp_path: Path) -> No
     graph = graph_of(made, tmp_path)
     specs = infer_specs(graph, {})
     assert legal_cuts(graph, specs) == (1,)
-    specs["b"] = dataclasses.replace(specs["a"], name="b")
+    b = dataclasses.replace(specs.tensors["a"], name="b")
+    specs = ValueSpecs(tensors={**specs.tensors, "b": b})
     assert legal_cuts(graph, specs) == (1, 2)
     part = extract(graph, 2, 3, tmp_path / "part.onnx", specs)
     found = onnx.load(part.path).graph.input[0].type.tensor_type

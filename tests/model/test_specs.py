@@ -24,14 +24,14 @@ def _chain(**changes: Any) -> Any:
 
 def test_symbolic_sizes_stay_where_no_shape_is_given(tmp_path: Path) -> None:
     specs = infer_specs(graph_of(_chain(), tmp_path), {})
-    assert str(specs["y"]) == "float32[batch,7]"
-    assert str(specs["w"]) == "float32[300,7]"
+    assert str(specs.tensors["y"]) == "float32[batch,7]"
+    assert str(specs.tensors["w"]) == "float32[300,7]"
 
 
 def test_given_shapes_settle_all_values(tmp_path: Path) -> None:
     specs = infer_specs(graph_of(_chain(), tmp_path), {"x": (5, 300)})
-    assert specs["a"].dims == (5, 7)
-    assert specs["y"].dims == (5, 7)
+    assert specs.tensors["a"].dims == (5, 7)
+    assert specs.tensors["y"].dims == (5, 7)
 
 
 def test_a_size_settled_by_one_input_is_settled_for_the_others(tmp_path: Path) -> None:
@@ -41,8 +41,8 @@ def test_a_size_settled_by_one_input_is_settled_for_the_others(tmp_path: Path) -
         [value("y", None)],
     )
     specs = infer_specs(graph_of(made, tmp_path), {"x": (4, 2)})
-    assert specs["z"].dims == (4, 1)
-    assert specs["y"].dims == (4, 2)
+    assert specs.tensors["z"].dims == (4, 1)
+    assert specs.tensors["y"].dims == (4, 2)
 
 
 def test_wrong_declarations_of_inner_values_and_outputs_do_not_count(tmp_path: Path) -> None:
@@ -50,8 +50,11 @@ def test_wrong_declarations_of_inner_values_and_outputs_do_not_count(tmp_path: P
     made.graph.value_info.append(value("a", [99, 99], TensorProto.INT8))
     made.graph.output[0].CopyFrom(value("y", [99, 99]))
     specs = infer_specs(graph_of(made, tmp_path), {"x": (5, 300)})
-    assert (specs["a"].element_type, specs["a"].dims) == (ElementType.FLOAT32, (5, 7))
-    assert specs["y"].dims == (5, 7)
+    assert (specs.tensors["a"].element_type, specs.tensors["a"].dims) == (
+        ElementType.FLOAT32,
+        (5, 7),
+    )
+    assert specs.tensors["y"].dims == (5, 7)
 
 
 def test_declarations_of_outputs_fill_gaps_and_those_of_inner_values_do_not(tmp_path: Path) -> None:
@@ -63,7 +66,7 @@ def test_declarations_of_outputs_fill_gaps_and_those_of_inner_values_do_not(tmp_
     )
     specs = infer_specs(graph_of(made, tmp_path), {})
     assert "a" not in specs
-    assert specs["y"].dims == (4,)
+    assert specs.tensors["y"].dims == (4,)
     made.graph.value_info.append(value("a", [4]))
     assert "a" not in infer_specs(graph_of(made, tmp_path), {})
 
@@ -95,9 +98,9 @@ def test_shapes_computed_inside_the_model_are_followed(tmp_path: Path) -> None:
         ],
     )
     specs = infer_specs(graph_of(made, tmp_path), {"x": (3, 8)})
-    assert specs["places"].dims == (8,)
-    assert specs["a"].dims == (6, 4)
-    assert specs["y"].dims == (6, 4)
+    assert specs.tensors["places"].dims == (8,)
+    assert specs.tensors["a"].dims == (6, 4)
+    assert specs.tensors["y"].dims == (6, 4)
 
 
 def test_a_huge_value_is_never_computed_for_its_shape(tmp_path: Path) -> None:
@@ -111,7 +114,7 @@ def test_a_huge_value_is_never_computed_for_its_shape(tmp_path: Path) -> None:
         [held("size", np.array([1 << 50], np.int64))],
     )
     specs = infer_specs(graph_of(made, tmp_path), {})
-    assert specs["a"].dims == (1 << 50,)
+    assert specs.tensors["a"].dims == (1 << 50,)
 
 
 def test_numbers_that_cannot_be_computed_are_left_unknown(tmp_path: Path) -> None:
@@ -129,7 +132,7 @@ def test_numbers_that_cannot_be_computed_are_left_unknown(tmp_path: Path) -> Non
             held("far", np.array([9], np.int64)),
         ],
     )
-    assert infer_specs(graph_of(made, tmp_path), {})["y"].dims == (1,)
+    assert infer_specs(graph_of(made, tmp_path), {}).tensors["y"].dims == (1,)
 
 
 @pytest.mark.parametrize(
@@ -150,4 +153,4 @@ def test_shapes_that_do_not_fit_are_refused(
 
 def test_an_input_of_any_rank_takes_any_shape(tmp_path: Path) -> None:
     graph = graph_of(_chain(inputs=[value("x", None)]), tmp_path)
-    assert infer_specs(graph, {"x": (2, 5, 300)})["y"].dims == (2, 5, 7)
+    assert infer_specs(graph, {"x": (2, 5, 300)}).tensors["y"].dims == (2, 5, 7)

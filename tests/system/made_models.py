@@ -72,6 +72,31 @@ def pair() -> Arrays:
     }
 
 
+def speaking(path: Path) -> Path:
+    """Text, types that numpy lacks and an input with a default: u = t + "!" (t is text), h = x · w
+    as bfloat16, and i = x as int4; w is float32[3], by default 1, 2, 3."""
+    graph = helper.make_graph(
+        [
+            helper.make_node("StringConcat", ["t", "mark"], ["u"]),
+            helper.make_node("Mul", ["x", "w"], ["p"]),
+            helper.make_node("Cast", ["p"], ["h"], to=TensorProto.BFLOAT16),
+            helper.make_node("Cast", ["x"], ["i"], to=TensorProto.INT4),
+        ],
+        "speaking",
+        [value("t", ["N"], TensorProto.STRING), value("x", [3]), value("w", [3])],
+        [
+            value("u", ["N"], TensorProto.STRING),
+            value("h", [3], TensorProto.BFLOAT16),
+            value("i", [3], TensorProto.INT4),
+        ],
+        [
+            numpy_helper.from_array(np.float32([1, 2, 3]), "w"),
+            helper.make_tensor("mark", TensorProto.STRING, [1], ["!"]),
+        ],
+    )
+    return saved(model(graph, opset=21), path)
+
+
 def counting(path: Path) -> Path:
     """total = start + n, by adding 1 for n times: n sets how long a run takes."""
     body = helper.make_graph(

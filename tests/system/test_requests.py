@@ -19,8 +19,18 @@ from edge_agent.errors import (
     InputMismatch,
     UnknownModel,
 )
+from edge_agent.tensors import ElementType
 from tests.system.conftest import StartAgent
-from tests.system.made_models import ITERATIONS_PER_S, adding, count, counting, pair, pairing, x
+from tests.system.made_models import (
+    ITERATIONS_PER_S,
+    adding,
+    count,
+    counting,
+    pair,
+    pairing,
+    speaking,
+    x,
+)
 from tests.system.raw import RawConnection
 from tests.system.running import QUICK_PLANS, Place, RunningAgent, stopped, wait_until
 
@@ -29,7 +39,7 @@ MAX_REQUEST_BYTES = 1 << 20
 
 @pytest.fixture(scope="module")
 def agent(shared_place: Place) -> Iterator[RunningAgent]:
-    """Serves `pairing` as "pair", `adding` as "add" and `counting` as "count"."""
+    """Serves `pairing`, `adding`, `counting` and `speaking` by the names of their files."""
     config = QUICK_PLANS + f"[limits]\nmax_request_bytes = {MAX_REQUEST_BYTES}\n"
     running = RunningAgent(shared_place, (), config)
     try:
@@ -37,7 +47,8 @@ def agent(shared_place: Place) -> Iterator[RunningAgent]:
             client.load(pairing(shared_place.folder / "pair.onnx"))
             client.load(adding(shared_place.folder / "add.onnx"))
             client.load(counting(shared_place.folder / "count.onnx"))
-            for name in ("pair", "add", "count"):
+            client.load(speaking(shared_place.folder / "speak.onnx"))
+            for name in ("pair", "add", "count", "speak"):
                 client.wait(name, 60)
         yield running
     finally:
@@ -48,6 +59,37 @@ def agent(shared_place: Place) -> Iterator[RunningAgent]:
 def client(agent: RunningAgent) -> Iterator[Client]:
     with agent.client() as made:
         yield made
+
+
+def test_text_and_types_that_numpy_lacks_go_in_and_come_out(client: Client) -> None:
+    asked = {"t": np.array(["é", "", "b"], object), "x": np.float32([-1, 2, 7])}
+    for _ in range(30):  # more often than connections are lent
+        got = client.infer("speak", asked)
+        assert got["u"].tolist() == ["é!", "!", "b!"]
+        assert got["h"].dtype == ElementType.BFLOAT16.numpy_dtype
+        assert got["h"].astype(np.float32).tolist() == [-1, 4, 21]
+        assert got["i"].astype(np.int8).tolist() == [-1, 2, 7]
+        asked["t"][0] += "é"
+        assert client.infer("speak", asked, ["u"])["u"][0] == asked["t"][0] + "!"
+        asked["t"][0] = "é"
+    assert client.infer("speak", asked | {"t": ["a"]}, ["u"])["u"].tolist() == ["a!"]
+
+
+def test_an_input_with_a_default_may_be_given_or_not(client: Client) -> None:
+    asked = {"t": np.array(["a"]), "x": np.float32([-1, 2, 7])}
+    for _ in range(30):
+        own = client.infer("speak", asked | {"w": np.float32([0, 1, -1])}, ["h"])["h"]
+        default = client.infer("speak", asked, ["h"])["h"]
+        assert own.astype(np.float32).tolist() == [0, 2, -7]
+        assert default.astype(np.float32).tolist() == [-1, 4, 21]
+    with pytest.raises(InputMismatch, match=r'"w": got float32\[2\], want float32\[3\]'):
+        client.infer("speak", asked | {"w": np.float32([0, 1])})
+    state = client.model("speak")
+    assert [(spec.name, spec.has_default) for spec in state.inputs] == [
+        ("t", False),
+        ("x", False),
+        ("w", True),
+    ]
 
 
 def test_outputs_come_by_name_in_their_own_types(client: Client) -> None:
@@ -109,9 +151,9 @@ MISFITS: dict[str, tuple[dict[str, Any], list[str] | None, str]] = {
         r'input "b": got float32\[5,3\], want float32\[N,3\] with N = 2',
     ),
     "a dtype that cannot be sent": (
-        pair() | {"a": np.array(["text"])},
+        pair() | {"a": np.zeros(3, "datetime64[s]")},
         None,
-        r'tensor "a": got dtype <U4, want a numeric or boolean one',
+        r'tensor "a": got dtype datetime64\[s\], want a numeric, boolean or text one',
     ),
     "an output that does not exist": (
         pair(),

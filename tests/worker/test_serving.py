@@ -49,7 +49,7 @@ class Doubling:
         self.together: threading.Barrier | None = None
         self.threads: set[int] = set()
         self.pinned = 0
-        self.is_wordy = False
+        self.is_unsendable = False
 
     def run(self, feeds: Arrays, outputs: Sequence[str]) -> Arrays:
         self.threads.add(threading.get_ident())
@@ -57,8 +57,8 @@ class Doubling:
             raise self.error
         if self.together is not None:
             self.together.wait(WAIT_S)
-        if self.is_wordy:
-            return {"y": np.array(["text"])}
+        if self.is_unsendable:
+            return {"y": np.zeros(1, "datetime64[s]")}
         return dict.fromkeys(outputs, feeds["x"] * 2)
 
     def pin_caller(self) -> None:
@@ -156,7 +156,7 @@ def test_a_run_that_fails_is_answered_and_the_next_one_runs() -> None:
 
 def test_outputs_that_cannot_be_sent_are_an_answer() -> None:
     with serving() as agent:
-        agent.runner.is_wordy = True
+        agent.runner.is_unsendable = True
         agent.send()
         message, _ = agent.receive()
         assert isinstance(message, RunError)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,10 +14,10 @@ from edge_agent.builder.tolerance import disagreement
 from edge_agent.engine.chain import Chain
 from edge_agent.engine.session import OptimisationLevel, Session
 from edge_agent.errors import EdgeAgentError
-from edge_agent.model.cuts import blocked, places
+from edge_agent.model.cuts import impassable, places
 from edge_agent.model.extract import extract
 from edge_agent.model.graph import ModelGraph
-from edge_agent.tensors import Arrays, TensorName, TensorSpec
+from edge_agent.tensors import Arrays, TensorName, ValueSpecs
 from split.subjects import Subject, Unfit
 
 
@@ -57,12 +56,13 @@ def check(subject: Subject, most_cuts: int, scratch: str | None = None) -> Outco
         graph = ModelGraph.load(path)
         shapes = {TensorName(n): a.shape for n, a in feeds.items() if n in graph.inputs}
         specs = inner_specs(graph, shapes, folder)
+        stuck = impassable(graph, specs)
         legal = []
         for place in places(graph, specs):
             if place.blocked_by is None:
                 legal.append(place.position)
             else:
-                why = blocked(place.blocked_by, specs.get(TensorName(place.blocked_by)))
+                why = stuck[TensorName(place.blocked_by)]
                 # By kind: without the name of the value.
                 outcome.refused[why.split('"')[-1].strip()] += 1
         chosen = random.Random(0).sample(legal, min(most_cuts, len(legal)))
@@ -75,7 +75,7 @@ def check(subject: Subject, most_cuts: int, scratch: str | None = None) -> Outco
 
 
 def _wrong(
-    graph: ModelGraph, cut: int, specs: Mapping[TensorName, TensorSpec], feeds: Arrays,
+    graph: ModelGraph, cut: int, specs: ValueSpecs, feeds: Arrays,
     wanted: Arrays, folder: Path,
 ) -> str | None:  # fmt: skip
     """What is wrong with the two parts, run one after the other; None if nothing is."""
