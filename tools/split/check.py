@@ -8,6 +8,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from edge_agent.builder.building import is_quantised
 from edge_agent.builder.specs import inner_specs
 from edge_agent.builder.tolerance import disagreement
@@ -54,7 +56,12 @@ def check(subject: Subject, most_cuts: int, scratch: str | None = None) -> Outco
             outcome.unfit = f"not run whole: {type(error).__name__}"
             return outcome
         graph = ModelGraph.load(path)
-        shapes = {TensorName(n): a.shape for n, a in feeds.items() if n in graph.inputs}
+        feeds = {n: a for n, a in feeds.items() if n in (*graph.inputs, *graph.overridable)}
+        shapes = {
+            TensorName(n): a.shape
+            for n, a in feeds.items()
+            if n in graph.inputs and isinstance(a, np.ndarray)
+        }
         specs = inner_specs(graph, shapes, folder)
         stuck = impassable(graph, specs)
         legal = []
@@ -86,7 +93,7 @@ def _wrong(
             extract(graph, start, stop, path, specs)
             sessions.append(Session.open(path, threads=1, level=OptimisationLevel.NONE))
         chain = Chain(sessions, graph.inputs, tuple(wanted))
-        got = chain.run({n: a for n, a in feeds.items() if n in graph.inputs})
+        got = chain.run(feeds)
     except (EdgeAgentError, ValueError) as error:
         return f"{type(error).__name__}: {error}"
     return disagreement(got, wanted, is_quantised=is_quantised(graph))

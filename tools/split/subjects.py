@@ -14,6 +14,7 @@ from onnx.backend.test.loader import load_model_tests
 
 from edge_agent.tensors import Arrays
 from models.inputs import standard_inputs
+from split.hazards import HAZARDS, Hazard
 
 
 class Unfit(Exception):
@@ -25,7 +26,7 @@ class Subject:
     """A model to divide; small, so that it passes between processes."""
 
     kind: str
-    """node: one of onnx's backend tests; zoo: a real model at `path`."""
+    """node: one of onnx's backend tests; zoo: a real model at `path`; hazard: a made one."""
     name: str
     path: str = ""
 
@@ -37,12 +38,35 @@ class Subject:
         """
         if self.kind == "zoo":
             return Path(self.path), standard_inputs(self.name, 1)
+        if self.kind == "hazard":
+            return _made(HAZARDS[self.name](), folder)
         case = _node_tests()[self.name]
         if len(case.model.graph.node) < 2:
             raise Unfit("fewer than two nodes")
         path = folder / "model.onnx"
         onnx.save(case.model, path)
         return path, _feeds(case)
+
+
+def _made(hazard: Hazard, folder: Path) -> tuple[Path, Arrays]:
+    path = folder / "model.onnx"
+    if hazard.external_from_bytes is None:
+        onnx.save(hazard.model, path)
+    else:
+        onnx.save(
+            hazard.model,
+            path,
+            save_as_external_data=True,
+            location="model.data",
+            size_threshold=hazard.external_from_bytes,
+        )
+    return path, hazard.feeds
+
+
+def hazard_subjects() -> Iterator[Subject]:
+    """The models that were made for what breaks a naive division."""
+    for name in HAZARDS:
+        yield Subject(kind="hazard", name=name)
 
 
 def node_subjects() -> Iterator[Subject]:
