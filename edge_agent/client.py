@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -143,7 +143,7 @@ class Client:
     def infer(
         self,
         model: str,
-        inputs: Mapping[str, npt.ArrayLike],
+        inputs: Mapping[str, npt.ArrayLike | Sequence[Any] | Mapping[Any, Any] | None],
         outputs: Sequence[str] | None = None,
         *,
         deadline_s: float | None = DEFAULT_DEADLINE_S,
@@ -152,12 +152,14 @@ class Client:
 
         Args:
             model: the name under which it was loaded.
-            inputs: one array per input, of exactly the dtype that the model declares.
+            inputs: one array per input, of exactly the dtype that the model declares; a list of
+                arrays for a sequence, a dict for a map, None for an empty optional.
             outputs: which outputs to return; None: all.
             deadline_s: seconds from now until the answer is no longer wanted; None: no limit.
 
         Returns:
-            The outputs as arrays over received bytes.
+            The outputs as arrays over received bytes; sequences as lists, maps as dicts and
+            empty optionals as None.
 
         Raises:
             UnknownModel, InputMismatch: the request does not fit what is loaded.
@@ -167,7 +169,7 @@ class Client:
             ModelQuarantined: the model keeps killing its worker.
             AgentUnavailable: nothing answered at the socket until the deadline.
         """
-        heads, tensors = pack_arrays({name: np.asarray(a) for name, a in inputs.items()})
+        heads, tensors = pack_arrays({name: _value(a) for name, a in inputs.items()})
         until_s = None if deadline_s is None else clock.monotonic_s() + _checked(deadline_s)
         wanted = None if outputs is None else tuple(outputs)
         if self._pid != os.getpid():
@@ -434,6 +436,16 @@ def _copy_of_outputs(link: Link, place: Place | None, size_bytes: int) -> memory
     # The memory is used again for the next request.
     room = link.memory.view[place.outputs_at : place.outputs_at + size_bytes]
     return np.frombuffer(room, np.uint8).copy().data
+
+
+def _value(given: Any) -> Any:
+    """What is sent for an input: an array, unless it can only be a sequence, map or optional."""
+    if given is None or isinstance(given, dict):
+        return given
+    is_list = isinstance(given, (list, tuple)) and len(given) > 0
+    if is_list and all(isinstance(item, (np.ndarray, dict)) for item in given):
+        return list(given)
+    return np.asarray(given)
 
 
 def _is_past(until_s: float | None, margin_s: float = 0.0) -> bool:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from edge_agent.errors import InputMismatch
 from edge_agent.tensors import Array, Arrays, ElementType, Shape, TensorName, TensorSpec
 
+_INSIDE = (2, 3)
+"""The shape of the tensors in a made-up sequence."""
 _WIDE = {ElementType.INT8, ElementType.UINT8}
 """Quantised values and pixels use their whole range."""
 
@@ -75,6 +78,14 @@ def random_array(element_type: ElementType, shape: Shape, rng: np.random.Generat
     return rng.integers(0, 2, shape).astype(dtype)
 
 
+def _random_container(spec: TensorSpec, rng: np.random.Generator) -> Any:
+    values = [random_array(spec.element_type, _INSIDE, rng) for _ in range(2)]
+    if not spec.container.startswith("map"):
+        return values
+    keys: list[Any] = ["0", "1"] if spec.container.startswith("map(string") else [0, 1]
+    return dict(zip(keys, (v.item(0) for v in values), strict=True))
+
+
 def random_arrays(
     specs: Sequence[TensorSpec],
     shapes: Mapping[TensorName, Shape],
@@ -87,7 +98,9 @@ def random_arrays(
         InputMismatch: a shape does not fit.
     """
     return {
-        spec.name: random_array(spec.element_type, sample_shape(spec, shapes, open_size), rng)
+        spec.name: _random_container(spec, rng)
+        if spec.container
+        else random_array(spec.element_type, sample_shape(spec, shapes, open_size), rng)
         for spec in specs
         if not spec.has_default or spec.name in shapes
     }

@@ -153,6 +153,9 @@ class TensorSpec:
     dims: tuple[int | str | None, ...] | None
     has_default: bool = False
     """Whether it is an input that a request may leave out."""
+    container: str = ""
+    """What it is if it is no tensor, as ONNX Runtime writes it: `seq(tensor(float))`. Then
+    `element_type` is that of what it holds, and `dims` is None."""
 
     @property
     def is_static(self) -> bool:
@@ -160,6 +163,8 @@ class TensorSpec:
         return self.dims is not None and all(isinstance(d, int) for d in self.dims)
 
     def __str__(self) -> str:
+        if self.container:
+            return self.container
         if self.dims is None:
             return f"{self.element_type}[any rank]"
         return f"{self.element_type}[{','.join('?' if d is None else str(d) for d in self.dims)}]"

@@ -86,6 +86,11 @@ class RequestCheck:
 
 
 def _check_input(spec: TensorSpec, head: TensorHead, bound: dict[str, int]) -> None:
+    if head.is_nested != bool(spec.container):
+        got = "a sequence, map or optional" if head.is_nested else _shape_text(head)
+        raise InputMismatch(f'input "{spec.name}": got {got}, want {spec}')
+    if spec.container:
+        return  # ONNX Runtime compares what is inside
     if head.element_type != spec.element_type:
         raise InputMismatch(f'input "{spec.name}": got {_shape_text(head)}, want {spec}')
     _check_shape(spec, head, bound)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge_agent.config import Limits
-from edge_agent.errors import ModelRefused
 from edge_agent.model.admit import (
     AdmissionLimits,
     check,
@@ -14,7 +13,6 @@ from edge_agent.model.admit import (
     declared_outputs,
     external_locations,
     read_model,
-    unordinary_values,
 )
 from edge_agent.store.models import Staged
 from edge_agent.tensors import TensorSpec
@@ -45,10 +43,4 @@ def inspect(staged: Staged, path: Path, limits: Limits) -> Interface:
         staged.add_external(location, path.parent, left_bytes)
         left_bytes -= staged.copied_bytes - before_bytes
     check(model, path, staged.path.parent, admission, runtime_opset=None)
-    unordinary = unordinary_values(model)
-    if unordinary:
-        raise ModelRefused(
-            f'{path.name}: "{unordinary[0]}" is an input or output that is no tensor (a '
-            "sequence, map or optional); such models cannot be served yet"
-        )
     return Interface(inputs=declared_inputs(model), outputs=declared_outputs(model))

@@ -8,6 +8,7 @@ measured on real models; the bounds leave room above that and are far below what
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -47,22 +48,45 @@ def _difference(got: Array, want: Array) -> float:
 
 
 def disagreement(
-    got: Mapping[str, Array], want: Mapping[str, Array], *, is_quantised: bool
+    got: Mapping[str, Any], want: Mapping[str, Any], *, is_quantised: bool
 ) -> str | None:
-    """What is wrong with `got`, by name and amount; None if it agrees with the reference."""
+    """What is wrong with `got`, by name and amount; None if it agrees with the reference.
+
+    Both hold arrays, or what stands for sequences, maps and optionals.
+    """
     for name, reference in want.items():
-        array = got.get(name)
-        if array is None:
+        if name not in got:
             return f'output "{name}" is missing'
-        if array.dtype != reference.dtype or array.shape != reference.shape:
-            return (
-                f'output "{name}": got {array.dtype}{list(array.shape)}, want '
-                f"{reference.dtype}{list(reference.shape)}"
-            )
-        wrong = _array_disagreement(array, reference, is_quantised=is_quantised)
+        wrong = _value_disagreement(got[name], reference, is_quantised=is_quantised)
         if wrong is not None:
             return f'output "{name}": {wrong}'
     return None
+
+
+def _value_disagreement(got: Any, want: Any, *, is_quantised: bool) -> str | None:
+    """For arrays, lists (sequences), dicts (maps) and None (empty optionals)."""
+    if isinstance(want, np.ndarray) and isinstance(got, np.ndarray):
+        if got.dtype != want.dtype or got.shape != want.shape:
+            return f"got {got.dtype}{list(got.shape)}, want {want.dtype}{list(want.shape)}"
+        return _array_disagreement(got, want, is_quantised=is_quantised)
+    if type(got) is not type(want):
+        return f"got a {type(got).__name__}, want a {type(want).__name__}"
+    if isinstance(want, list):
+        if len(got) != len(want):
+            return f"got {len(got)} elements, want {len(want)}"
+        wrongs = (
+            _value_disagreement(g, w, is_quantised=is_quantised)
+            for g, w in zip(got, want, strict=True)
+        )
+        return next((f"element {at}: {wrong}" for at, wrong in enumerate(wrongs) if wrong), None)
+    if isinstance(want, dict):
+        if got.keys() != want.keys():
+            return f"got the keys {list(got)}, want {list(want)}"
+        pair = ([got[key] for key in want], list(want.values()))
+        is_float = any(isinstance(value, float) for value in want.values())
+        arrays = (np.array(values, np.float32 if is_float else None) for values in pair)
+        return _array_disagreement(*arrays, is_quantised=is_quantised)
+    return None if got == want else "differs"
 
 
 def _array_disagreement(got: Array, want: Array, *, is_quantised: bool) -> str | None:

@@ -37,7 +37,7 @@ def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=FILE.npy",
-        help="an input of the model; once for each",
+        help="an input of the model; once for each, or for each element of a sequence",
     )
     infer.add_argument("--random", action="store_true", help="random values for all other inputs")
     infer.add_argument("--seed", type=int, default=0, help="seed of the random values")
@@ -79,10 +79,17 @@ def _read_array(text: str) -> tuple[str, Array]:
 
 
 def _inputs(client: Client, options: argparse.Namespace) -> Arrays:
-    arrays = dict(_read_array(text) for text in options.input)
+    read: dict[str, list[Array]] = {}
+    for name, array in map(_read_array, options.input):
+        read.setdefault(name, []).append(array)
+    state = client.model(options.model)
+    lists = {spec.name for spec in state.inputs if spec.container}
+    for name, found in read.items():
+        if len(found) > 1 and name not in lists:
+            raise UsageError(f"--input {name}: was given {len(found)} times and is no sequence")
+    arrays: dict[str, Any] = {n: found if n in lists else found[0] for n, found in read.items()}
     if not options.random:
         return arrays
-    state = client.model(options.model)
     shapes: dict[TensorName, Shape] = dict(state.shapes)
     known = [spec.name for spec in state.inputs]
     for name, shape in parse_shapes(options.shape).items():
@@ -93,19 +100,51 @@ def _inputs(client: Client, options: argparse.Namespace) -> Arrays:
     return arrays | random_arrays(missing, shapes, np.random.default_rng(options.seed))
 
 
-def _summary(array: Array) -> dict[str, object]:
+def _summary(value: Any) -> object:
+    if isinstance(value, list):
+        return [_summary(item) for item in value]
+    if not isinstance(value, np.ndarray):
+        return value
+    array = _in_numpys_own(value)
     flat = array.reshape(-1)[:_SHOWN].tolist()
     if array.dtype.kind == "c":
         flat = [str(number) for number in flat]  # JSON has no complex numbers
-    return {"dtype": str(array.dtype), "shape": list(array.shape), "first": flat}
+    return {"dtype": str(value.dtype), "shape": list(value.shape), "first": flat}
+
+
+def _in_numpys_own(array: Array) -> Array:
+    """The same values in a type that numpy itself has, and without Python objects."""
+    if array.dtype.kind == "O":
+        return array.astype(str)
+    if array.dtype.isbuiltin == 1:
+        return array
+    return array.astype(np.int8 if "int" in array.dtype.name else np.float32)
 
 
 def _write(path: Path, outputs: Arrays) -> None:
+    for name, value in outputs.items():
+        if not isinstance(value, np.ndarray):
+            raise UsageError(
+                f'--output {path}: output "{name}" is a {type(value).__name__}, which .npz files '
+                "cannot hold; use --json, or --outputs with others"
+            )
+    storable = {name: _in_numpys_own(array) for name, array in outputs.items()}
     try:
         with path.open("wb") as file:
-            np.savez(file, **outputs)  # type: ignore[arg-type]
+            np.savez(file, **storable)  # type: ignore[arg-type]
     except OSError as error:
         raise StorageError(f"--output {path}: cannot write it: {error.strerror}") from error
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        text = np.array2string(value, threshold=_SHOWN, edgeitems=3, precision=5)
+        return f"{value.dtype}{list(value.shape)}\n{text}"
+    if not isinstance(value, list):
+        return str(value)
+    lines = [f"  {_text(item)}" for item in value[:_SHOWN]]
+    more = [f"  and {len(value) - _SHOWN} more"] if len(value) > _SHOWN else []
+    return "\n".join((f"{count_text(len(value), 'element')}", *lines, *more))
 
 
 def run(options: argparse.Namespace) -> int:
@@ -133,8 +172,7 @@ def run(options: argparse.Namespace) -> int:
         summary = {name: _summary(array) for name, array in outputs.items()}
         print_json({"outputs": summary, "runs": len(times_s), "median_s": median_s})
         return 0
-    for name, array in outputs.items():
-        text = np.array2string(array, threshold=_SHOWN, edgeitems=3, precision=5)
-        print(f"{name}: {array.dtype}{list(array.shape)}\n{text}")
+    for name, value in outputs.items():
+        print(f"{name}: {_text(value)}")
     print(f"{count_text(len(times_s), 'run')}, median {median_s * 1e3:.2f} ms", file=sys.stderr)
     return 0

@@ -76,11 +76,13 @@ class Chain:
         if len(self.sessions) == 1 and self._given_by_first.issuperset(wanted):
             return self.sessions[0].run_checked(feeds, wanted, cancel)
         values: dict[str, Any] = dict(feeds)
+        given = set(wanted)
         for session, gives, drops in self._steps(wanted):
             if cancel is not None:
                 cancel.check()
             takes = {n: session.value_of(n, values[n]) for n in session.takes if n in values}
-            values |= session.compute(takes, gives, cancel)
+            to_arrays = not session.containers.isdisjoint(given.intersection(gives))
+            values |= session.compute(takes, gives, cancel, to_arrays=to_arrays)
             del takes
             for name in drops:
                 values.pop(name, None)

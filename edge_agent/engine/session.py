@@ -101,20 +101,18 @@ class Session:
         self.output_names: tuple[str, ...] = tuple(dict.fromkeys(d.name for d in declared_outputs))
         self.inputs: tuple[TensorSpec, ...] = _specs(declared_inputs)
         self.outputs: tuple[TensorSpec, ...] = _specs(declared_outputs)
-        """Tensors only, each once; see `unordinary` for the rest."""
-        self.unordinary: tuple[tuple[str, str], ...] = tuple(
-            (d.name, d.type) for d in (*declared_inputs, *declared_outputs) if spec_of(d) is None
-        )
-        """(name, type) of inputs and outputs that are no tensors, as `seq(tensor(float))`."""
+        """Each once."""
         self._types: dict[str, ElementType] = {
             s.name: s.element_type for s in (*self.inputs, *self.overridable)
         }
+        self.containers = {s.name for s in (*self.inputs, *self.outputs) if s.container}
+        """Inputs and outputs that are no tensors."""
         self._plain_outputs = {
             s.name
             for s in self.outputs
             if s.element_type.is_native or s.element_type is ElementType.STRING
         }
-        self._is_simple = not self.unordinary and all(
+        self._is_simple = not self.containers and all(
             s.element_type.is_native for s in (*self.inputs, *self.outputs, *self.overridable)
         )
         self._optional_outputs = {d.name for d in declared_outputs if d.type.startswith("optional")}
@@ -212,9 +210,8 @@ class Session:
         Raises: RunFailed.
         """
         feeds = {name: self.value_of(name, value) for name, value in values.items()}
-        computed = self.compute(feeds, outputs, None, to_arrays=True)
-        kept = {name for name, _ in self.unordinary}
-        return {n: v if n in kept else array_of(n, v) for n, v in computed.items()}
+        computed = self.compute(feeds, outputs, None)
+        return {n: v if n in self.containers else array_of(n, v) for n, v in computed.items()}
 
     def value_of(self, name: str, array: Any) -> Any:
         """What `compute` takes for the array fed as input `name`."""
@@ -245,7 +242,8 @@ class Session:
             # type. Texts, lists, optionals and initializers cannot be bound, and looking at a
             # bound optional that is empty ends the process (1.32).
             is_plain = self._plain_outputs.issuperset(outputs)
-            if has_optionals or (is_plain and (to_arrays or not is_bindable)):
+            in_python = to_arrays or not (is_bindable or not self.containers.isdisjoint(outputs))
+            if has_optionals or (is_plain and in_python):
                 results = self._inner.run(list(outputs), dict(values), run_options)
             elif is_bindable:
                 results = self._run_bound(values, outputs, run_options)

@@ -24,10 +24,14 @@ def infer_specs(path: Path, names: Sequence[str], shapes: Mapping[str, Shape]) -
     wanted = set(names)
     sizes = _symbolic_sizes(_opened(path, {}), shapes) if shapes else {}
     found = [d for d in _opened(path, sizes).get_outputs() if d.name in wanted]
-    specs = [(d, spec_of(d)) for d in found]
+    specs = {TensorName(d.name): spec_of(d) for d in found}
     return ValueSpecs(
-        tensors={spec.name: spec for _, spec in specs if spec is not None},
-        others={TensorName(d.name): d.type for d, spec in specs if spec is None},
+        tensors={n: spec for n, spec in specs.items() if spec is not None and not spec.container},
+        others={
+            TensorName(d.name): d.type
+            for d in found
+            if (spec := specs[TensorName(d.name)]) is None or spec.container
+        },
     )
 
 

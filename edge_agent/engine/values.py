@@ -52,16 +52,31 @@ def element_type_of(type_text: str) -> ElementType | None:
 
 
 def spec_of(declared: Any) -> TensorSpec | None:
-    """The spec of a NodeArg; None if it is a sequence, a map, an optional or a sparse tensor.
+    """The spec of a NodeArg; None if it is a sparse tensor.
 
     ONNX Runtime shows a scalar and a tensor of unknown rank alike, without dimensions; both get
     `dims=None`, which is never wrong.
     """
     element_type = element_type_of(declared.type)
     if element_type is None:
-        return None
+        return _container_of(declared)
     dims = tuple(_dimension(d) for d in declared.shape) or None
     return TensorSpec(name=TensorName(declared.name), element_type=element_type, dims=dims)
+
+
+def _container_of(declared: Any) -> TensorSpec | None:
+    if "sparse" in declared.type:
+        return None
+    inside = element_type_of(f"tensor({re.findall(r'[a-z0-9]+', declared.type)[-1]})")
+    if inside is None:
+        return None
+    return TensorSpec(
+        name=TensorName(declared.name),
+        element_type=inside,
+        dims=None,
+        has_default=declared.type.startswith("optional"),
+        container=declared.type,
+    )
 
 
 def _dimension(declared: int | str | None) -> int | str | None:
@@ -72,10 +87,14 @@ def _dimension(declared: int | str | None) -> int | str | None:
 
 
 def check_array(spec: TensorSpec, array: Array) -> None:
-    """Compare an array with its declaration.
+    """Compare an array with its declaration; what is no tensor is for ONNX Runtime to compare.
 
     Raises: InputMismatch, which says what came and what is wanted.
     """
+    if spec.container and not isinstance(array, np.ndarray):
+        return
+    if not isinstance(array, np.ndarray):
+        raise InputMismatch(f'input "{spec.name}": got a {type(array).__name__}, want {spec}')
     if _fits_type(spec.element_type, array) and _fits_dims(spec.dims, array.shape):
         return
     got = f"{array.dtype}[{','.join(map(str, array.shape))}]"
@@ -136,19 +155,17 @@ def inner_value(value: Any) -> Any:
     return session.run_with_ort_values(["y"], {})[0]
 
 
-def array_of(name: str, value: Any) -> Array:
-    """The array of an output, without a copy where numpy has the type.
+def array_of(name: str, value: Any) -> Any:
+    """The array of an output, without a copy where numpy has the type; a list, a dict or None if
+    it is no tensor.
 
-    Raises: RunFailed if it is no tensor.
+    Raises: RunFailed if it holds types that numpy lacks and is no tensor.
     """
-    if isinstance(value, np.ndarray):
+    if isinstance(value, (np.ndarray, list, dict)) or value is None:
         return value
-    if not hasattr(value, "data_type"):
-        what = "an empty optional" if value is None else f"a {type(value).__name__}"
-        raise RunFailed(f'output "{name}" is {what}; only tensors can be sent')
     element_type = element_type_of(value.data_type())
     if element_type is None:
-        raise RunFailed(f'output "{name}" is a {value.data_type()}; only tensors can be sent')
+        raise RunFailed(f'output "{name}" is a {value.data_type()}, which Python cannot hold')
     if element_type in _DATA_TYPES:
         return _copied(value, element_type)
     array: Array = value.numpy()

@@ -22,7 +22,7 @@ from edge_agent.model.external import (
 from edge_agent.model.graph_rules import GraphRules
 from edge_agent.model.scopes import all_nodes, bodies, model_tensors
 from edge_agent.model.text import first_damaged_text
-from edge_agent.model.values import element_type_of, spec_of, stored_elements, tensor_bytes
+from edge_agent.model.values import element_type_of, interface_spec, stored_elements, tensor_bytes
 from edge_agent.tensors import ElementType, TensorName, TensorSpec
 
 _EXPORT_AGAIN = "export the model again"
@@ -216,9 +216,9 @@ def _check_external(tensor: onnx.TensorProto, file_name: str, folder: Path | Non
 
 
 def declared_inputs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
-    """The inputs that a request gives or may give: tensors only, first those without a default."""
+    """The inputs that a request gives or may give, first those without a default."""
     held, free = _initialized(model), set(overridable(model))
-    specs = [spec for value in model.graph.input if (spec := spec_of(value)) is not None]
+    specs = [spec for value in model.graph.input if (spec := interface_spec(value)) is not None]
     return (
         *(spec for spec in specs if spec.name not in held),
         *(replace(spec, has_default=True) for spec in specs if spec.name in free),
@@ -226,9 +226,9 @@ def declared_inputs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
 
 
 def declared_outputs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
-    """The outputs of the model that are declared as tensors, each once."""
+    """The outputs of the model of which the type is declared, each once."""
     values = {value.name: value for value in model.graph.output}
-    specs = (spec_of(value) for value in values.values())
+    specs = (interface_spec(value) for value in values.values())
     return tuple(spec for spec in specs if spec is not None)
 
 
@@ -242,18 +242,6 @@ def overridable(model: onnx.ModelProto) -> tuple[TensorName, ...]:
         return ()
     held = _initialized(model)
     return tuple(TensorName(value.name) for value in model.graph.input if value.name in held)
-
-
-def unordinary_values(model: onnx.ModelProto) -> tuple[str, ...]:
-    """Inputs and outputs that no array can carry, each with what it is, for messages."""
-    held = _initialized(model)
-    values = [("input", v) for v in model.graph.input if v.name not in held]
-    values += [("output", v) for v in model.graph.output]
-    return tuple(
-        f'{role} "{value.name}" is a {kind.removesuffix("_type").replace("_", " ")}'
-        for role, value in values
-        if (kind := value.type.WhichOneof("value")) not in (None, "tensor_type")
-    )
 
 
 def _initialized(model: onnx.ModelProto) -> set[str]:

@@ -43,6 +43,30 @@ def spec_of(value: onnx.ValueInfoProto) -> TensorSpec | None:
     return TensorSpec(name=TensorName(value.name), element_type=element_type, dims=dims)
 
 
+def interface_spec(value: onnx.ValueInfoProto) -> TensorSpec | None:
+    """What `value` declares as an input or output of a model, sequences, maps and optionals
+    included; None if it is a sparse tensor or its type is not known."""
+    kind = value.type.WhichOneof("value")
+    if kind == "tensor_type":
+        return spec_of(value)
+    text = type_text(value.type)
+    if text is None or "sparse_tensor" in text:
+        return None
+    inside = value.type
+    while (kind := inside.WhichOneof("value")) != "tensor_type":
+        held = getattr(inside, kind)
+        inside = held.value_type if kind == "map_type" else held.elem_type
+    element_type = element_type_of(inside.tensor_type.elem_type)
+    assert element_type is not None  # else there is no text
+    return TensorSpec(
+        name=TensorName(value.name),
+        element_type=element_type,
+        dims=None,
+        has_default=text.startswith("optional"),
+        container=text,
+    )
+
+
 def _dim_of(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
     if dim.WhichOneof("value") == "dim_value":
         return int(dim.dim_value) if dim.dim_value >= 0 else None

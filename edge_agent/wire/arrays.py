@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from edge_agent.errors import InputMismatch, ProtocolError
 from edge_agent.tensors import Array, Arrays, ElementType, element_type_of, pack_bits, unpack_bits
 from edge_agent.wire.frames import Buffer, nbytes, padded_total, padding
 from edge_agent.wire.messages import TensorHead
+from edge_agent.wire.nested import pack_nested, unpack_nested
 
 _DTYPES = {t: t.numpy_dtype for t in ElementType if t.is_native}
 _NATIVE = {dtype: t for t, dtype in _DTYPES.items()}
@@ -51,6 +53,12 @@ def pack_array(name: str, array: Array) -> tuple[TensorHead, memoryview]:
     # No format of the buffer protocol describes these types.
     raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return TensorHead(name, kind, array.shape), raw.data
+
+
+def _pack_nested(name: str, value: Any) -> tuple[TensorHead, memoryview]:
+    data = pack_nested(name, value, pack_array)
+    head = TensorHead(name, ElementType.UINT8, (), len(data), is_nested=True)
+    return head, memoryview(data)
 
 
 def _pack_text(name: str, array: Array) -> bytes:
@@ -94,11 +102,17 @@ def _unpack_text(head: TensorHead, payload: memoryview) -> Array:
     return array.reshape(head.shape)
 
 
-def pack_arrays(arrays: Mapping[str, Array]) -> tuple[tuple[TensorHead, ...], list[memoryview]]:
-    """Heads and bytes of several arrays, in their order."""
+def pack_arrays(arrays: Mapping[str, Any]) -> tuple[tuple[TensorHead, ...], list[memoryview]]:
+    """Heads and bytes of several arrays, in their order.
+
+    Lists, dicts and None stand for sequences, maps and empty optionals.
+
+    Raises:
+        InputMismatch: a dtype, or something in a list or dict, cannot be sent.
+    """
     heads, tensors = [], []
     for name, array in arrays.items():
-        head, tensor = pack_array(name, array)
+        head, tensor = (pack_array if isinstance(array, np.ndarray) else _pack_nested)(name, array)
         heads.append(head)
         tensors.append(tensor)
     return tuple(heads), tensors
@@ -111,7 +125,7 @@ def payload_bytes(heads: tuple[TensorHead, ...]) -> int:
 
 
 def unpack_arrays(heads: Sequence[TensorHead], payload: Buffer) -> Arrays:
-    """Arrays over a received payload, by name.
+    """Arrays over a received payload, by name; lists, dicts and None for what is no tensor.
 
     Raises:
         ProtocolError: the payload is not exactly as long as these tensors need, or no valid text.
@@ -122,7 +136,7 @@ def unpack_arrays(heads: Sequence[TensorHead], payload: Buffer) -> Arrays:
         start = end + padding(end)
         dtype = _DTYPES.get(head.element_type)
         try:
-            if dtype is not None:
+            if dtype is not None and not head.is_nested:
                 array: Array = np.ndarray(head.shape, dtype, payload, start)
                 end = start + array.nbytes
             else:
@@ -139,9 +153,15 @@ def unpack_arrays(heads: Sequence[TensorHead], payload: Buffer) -> Arrays:
     return arrays
 
 
-def _unpack_other(head: TensorHead, part: memoryview) -> Array:
+def _unpack_one(head: TensorHead, part: memoryview) -> Array:
+    return unpack_arrays((head,), part)[head.name]
+
+
+def _unpack_other(head: TensorHead, part: memoryview) -> Any:
     if part.nbytes != head.size_bytes:
         raise ValueError(f"{part.nbytes} of {head.size_bytes} bytes are there")
+    if head.is_nested:
+        return unpack_nested(head, part, _unpack_one)
     raw = np.frombuffer(part, np.uint8)
     dtype = head.element_type.numpy_dtype
     if dtype is None:

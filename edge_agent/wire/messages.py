@@ -40,14 +40,17 @@ class TensorHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Name
     element_type: ElementType
     shape: Dimensions
-    text_bytes: Size = 0
-    """Bytes that a tensor of strings takes in the payload; 0 for other types."""
+    own_bytes: Size = 0
+    """Bytes that it takes in the payload where type and shape do not tell: text, and values that
+    are no tensors."""
+    is_nested: bool = False
+    """Whether it is no tensor but a sequence, a map or an optional (see `wire/nested.py`)."""
 
     @property
     def size_bytes(self) -> int:
         """Bytes of the packed tensor."""
-        if self.element_type is ElementType.STRING:
-            return self.text_bytes
+        if self.is_nested or self.element_type is ElementType.STRING:
+            return self.own_bytes
         return size_bytes(self.element_type, self.shape)
 
 

@@ -23,8 +23,9 @@ from edge_agent.model.admit import (
     external_locations,
     overridable,
     read_model,
-    unordinary_values,
 )
+from edge_agent.model.values import type_of_text, type_text
+from edge_agent.tensors import ElementType
 from tests.model.made_models import body, held, model, node, value
 
 LIMITS = AdmissionLimits()
@@ -394,9 +395,27 @@ def test_sequences_and_optionals_at_the_border_are_named() -> None:
             helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None),
         ],
     )
-    assert unordinary_values(made) == ('output "s" is a sequence',)
-    assert [spec.name for spec in declared_outputs(made)] == ["y"]
-    assert unordinary_values(good()) == ()
+    found = [(spec.name, str(spec), spec.dims) for spec in declared_outputs(made)]
+    assert found[1:] == [("s", "seq(tensor(float))", None)]
+
+
+@pytest.mark.parametrize(
+    ("text", "element_type", "has_default"),
+    [
+        ("seq(tensor(float))", ElementType.FLOAT32, False),
+        ("map(string,tensor(double))", ElementType.FLOAT64, False),
+        ("seq(map(int64,tensor(float)))", ElementType.FLOAT32, False),
+        ("optional(tensor(bfloat16))", ElementType.BFLOAT16, True),
+        ("optional(seq(tensor(string)))", ElementType.STRING, True),
+    ],
+)
+def test_inputs_that_are_no_tensors_have_their_type(
+    text: str, element_type: ElementType, has_default: bool
+) -> None:
+    made = good(inputs=[onnx.ValueInfoProto(name="x", type=type_of_text(text))])
+    (spec,) = declared_inputs(made)
+    assert (str(spec), spec.element_type, spec.has_default) == (text, element_type, has_default)
+    assert type_text(type_of_text(text)) == text
 
 
 def test_sizes_that_exporters_do_not_know_are_unknown() -> None:

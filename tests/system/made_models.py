@@ -97,6 +97,40 @@ def speaking(path: Path) -> Path:
     return saved(model(graph, opset=21), path)
 
 
+def classifying(path: Path) -> Path:
+    """As scikit-learn's converter writes classifiers: scores float32[N,2] of x, as a sequence of
+    maps by class ("no", "yes"); joined is the sequence s and x, one below the other."""
+    sequence = onnx.TypeProto()
+    sequence.sequence_type.elem_type.map_type.key_type = TensorProto.STRING
+    inner = sequence.sequence_type.elem_type.map_type.value_type
+    inner.tensor_type.elem_type = TensorProto.FLOAT
+    graph = helper.make_graph(
+        [
+            helper.make_node("Neg", ["x"], ["scores"]),
+            helper.make_node(
+                "ZipMap",
+                ["scores"],
+                ["by_class"],
+                domain="ai.onnx.ml",
+                classlabels_strings=["no", "yes"],
+            ),
+            helper.make_node("SequenceInsert", ["s", "x"], ["longer"]),
+            helper.make_node("ConcatFromSequence", ["longer"], ["joined"], axis=0),
+        ],
+        "classifying",
+        [
+            value("x", ["N", 2]),
+            helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, ["M", 2]),
+        ],
+        [
+            helper.make_value_info("by_class", sequence),
+            helper.make_tensor_sequence_value_info("longer", TensorProto.FLOAT, None),
+            value("joined", ["K", 2]),
+        ],
+    )
+    return saved(model(graph, domain="ai.onnx.ml"), path)
+
+
 def counting(path: Path) -> Path:
     """total = start + n, by adding 1 for n times: n sets how long a run takes."""
     body = helper.make_graph(

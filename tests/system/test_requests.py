@@ -17,6 +17,7 @@ from edge_agent.errors import (
     Busy,
     DeadlineExceeded,
     InputMismatch,
+    RunFailed,
     UnknownModel,
 )
 from edge_agent.tensors import ElementType
@@ -24,6 +25,7 @@ from tests.system.conftest import StartAgent
 from tests.system.made_models import (
     ITERATIONS_PER_S,
     adding,
+    classifying,
     count,
     counting,
     pair,
@@ -39,7 +41,7 @@ MAX_REQUEST_BYTES = 1 << 20
 
 @pytest.fixture(scope="module")
 def agent(shared_place: Place) -> Iterator[RunningAgent]:
-    """Serves `pairing`, `adding`, `counting` and `speaking` by the names of their files."""
+    """Serves models of `made_models`."""
     config = QUICK_PLANS + f"[limits]\nmax_request_bytes = {MAX_REQUEST_BYTES}\n"
     running = RunningAgent(shared_place, (), config)
     try:
@@ -48,7 +50,8 @@ def agent(shared_place: Place) -> Iterator[RunningAgent]:
             client.load(adding(shared_place.folder / "add.onnx"))
             client.load(counting(shared_place.folder / "count.onnx"))
             client.load(speaking(shared_place.folder / "speak.onnx"))
-            for name in ("pair", "add", "count", "speak"):
+            client.load(classifying(shared_place.folder / "classify.onnx"))
+            for name in ("pair", "add", "count", "speak", "classify"):
                 client.wait(name, 60)
         yield running
     finally:
@@ -73,6 +76,39 @@ def test_text_and_types_that_numpy_lacks_go_in_and_come_out(client: Client) -> N
         assert client.infer("speak", asked, ["u"])["u"][0] == asked["t"][0] + "!"
         asked["t"][0] = "é"
     assert client.infer("speak", asked | {"t": ["a"]}, ["u"])["u"].tolist() == ["a!"]
+
+
+def test_sequences_and_maps_go_in_and_come_out(client: Client) -> None:
+    x = np.float32([[1, -2], [3, 4]])
+    for _ in range(30):
+        got: dict[str, Any] = client.infer("classify", {"x": x, "s": [x, x[:1] * 2]})
+        assert got["by_class"] == [{"no": -1, "yes": 2}, {"no": -3, "yes": -4}]
+        assert [a.tolist() for a in got["longer"]] == [x.tolist(), [[2, -4]], x.tolist()]
+        assert got["joined"].tolist() == [[1, -2], [3, 4], [2, -4], [1, -2], [3, 4]]
+    with pytest.raises(InputMismatch, match=r'"s": got float32.*, want seq.tensor.float'):
+        client.infer("classify", {"x": x, "s": x})
+    with pytest.raises(InputMismatch, match='"x": got a sequence, map or optional, want float32'):
+        client.infer("classify", {"x": [x], "s": [x]})
+    with pytest.raises(RunFailed, match="different data type"):
+        client.infer("classify", {"x": x, "s": [np.array(["a"])]})
+    assert client.infer("classify", {"x": x, "s": [x]}, ["joined"])["joined"].shape == (4, 2)
+
+
+def test_a_classifier_is_asked_from_the_command_line(agent: RunningAgent, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.float32([[1, -2]]))
+    given = [part for name in "xss" for part in ("--input", f"{name}={tmp_path / 'x.npy'}")]
+    asked = ("infer", "classify", *given)
+    joined = agent.command(*asked, "--outputs", "joined", "--json").json["outputs"]["joined"]
+    assert joined["shape"] == [3, 2]
+    twice = agent.command("infer", "classify", *given[:2], *given)
+    assert (twice.code, "--input x: was given 2 times" in twice.err) == (2, True)
+    found = agent.command(*asked, "--outputs", "by_class", "--json").json["outputs"]
+    assert found == {"by_class": [{"no": -1.0, "yes": 2.0}]}
+    text = agent.command(*asked, "--outputs", "by_class").out
+    assert "by_class: 1 element\n  {'no': -1.0, 'yes': 2.0}" in text
+    refused = agent.command(*asked, "--outputs", "by_class", "--output", str(tmp_path / "y.npz"))
+    assert refused.code == 2
+    assert "which .npz files cannot hold" in refused.err
 
 
 def test_an_input_with_a_default_may_be_given_or_not(client: Client) -> None:
@@ -174,7 +210,8 @@ def test_a_request_that_does_not_fit_its_model_is_told_what_was_got_and_wanted(
 
 
 def test_an_unknown_model_is_told_the_names_of_those_that_are_loaded(client: Client) -> None:
-    with pytest.raises(UnknownModel, match='"nobody" is not loaded; loaded: add, count, pair'):
+    names = "add, classify, count, pair, speak"
+    with pytest.raises(UnknownModel, match=f'"nobody" is not loaded; loaded: {names}'):
         client.infer("nobody", x())
 
 
