@@ -89,6 +89,8 @@ class ExplainedSegment:
     score: ComplexityScore
     times: tuple[tuple[Configuration, float], ...]
     """Fitted seconds in every configuration that was measured, fastest first."""
+    others: tuple[tuple[TensorName, str], ...] = ()
+    """What crosses the cut behind it and cannot leave the device, with its type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

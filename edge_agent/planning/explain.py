@@ -203,6 +203,7 @@ def _explained_segment(
         crossing_bytes=border_bytes(summary, index + 1),
         score=score([segment], state, processor),
         times=tuple((configuration, took_s) for took_s, configuration in sorted(times)),
+        others=summary.cuts[index].others if index < len(summary.cuts) else (),
     )
 
 
@@ -222,6 +223,8 @@ def render(plan: ExecutionPlan) -> str:
     if len(plan.segments) > 1:
         title = "Segments, with fitted times; neighbours on the same choice run as one subgraph:"
         lines += ["", title, *_segment_table(plan.segments)]
+        for segment in plan.segments:
+            lines += _wrapped(_staying(segment), "")
     if plan.rejections:
         lines += ["", "Not used:"]
         for rejection in plan.rejections:
@@ -254,6 +257,14 @@ _SEGMENT_COLUMNS = (
 )
 _SEGMENT_LEFT = frozenset({1, 2, 6, 8})
 _SEGMENT_OPERATORS_WIDTH = 30
+
+
+def _staying(segment: ExplainedSegment) -> str:
+    """Why the cut behind a segment is none between devices; empty if it could be one."""
+    if not segment.others:
+        return ""
+    values = ", ".join(f'"{name}" ({kind})' for name, kind in segment.others)
+    return f"Behind segment {segment.index} crosses what cannot leave the device: {values}."
 
 
 def _segment_table(segments: Sequence[ExplainedSegment]) -> list[str]:

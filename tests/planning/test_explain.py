@@ -12,6 +12,7 @@ from edge_agent.planning.explain import explain, human, plain_candidate, render,
 from edge_agent.plans import CandidatePlan, ExecutionPlan, Target
 from edge_agent.profiles import LatencyProfile, RatioInterval, Rejection
 from edge_agent.subgraphs import ModelSummary, SegmentRange
+from edge_agent.tensors import TensorName
 from tests.planning.made_models import (
     IDLE,
     PROCESSOR,
@@ -174,6 +175,27 @@ def test_a_profile_that_was_made_beside_other_work_is_told() -> None:
     text = " ".join(render(replace(plan, disturbed_fraction=0.8)).split())
     assert "Others used the processor beside 80% of the runs of the profile" in text
     assert "Others used" not in render(replace(plan, disturbed_fraction=0.2))
+
+
+def test_a_cut_that_is_none_between_devices_is_told() -> None:
+    model, profile, _ = divided()
+    held = (TensorName("s"), "seq(tensor(float))")
+    local = replace(model, cuts=(replace(model.cuts[0], others=(held,), crossing_bytes=None),))
+    known = {t.configuration: t for t in profile.times}
+    made = explain(
+        local,
+        profile,
+        assemble(local, known, [(SegmentRange(start=0, stop=2), NCHW)]),
+        target=Target.LATENCY,
+        is_plain=False,
+        reason="measured faster than plain ONNX Runtime",
+        state=IDLE,
+        processor=PROCESSOR,
+    )
+    assert [s.others for s in made.segments] == [(held,), ()]
+    says = 'Behind segment 0 crosses what cannot leave the device: "s" (seq(tensor(float))).'
+    assert says in render(made)
+    assert "cannot leave" not in render(explained())
 
 
 def test_an_undivided_plain_plan_says_so() -> None:
