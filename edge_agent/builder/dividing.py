@@ -79,11 +79,11 @@ def list_cuts(
             crossing=(values := _crossing_values(graph, place, specs)),
             crossing_bytes=_sum(values),
             work_before_fraction=summed[place.position] / summed[-1],
-            is_planned=place.position in planned,
+            is_planned=place.obstacle is None and place.position in planned,
             obstacle=place.obstacle,
         )
         for place in listed_places(graph, specs)
-        if is_all or place.position in planned
+        if is_all or (place.obstacle is None and place.position in planned)
     )
 
 

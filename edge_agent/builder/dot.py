@@ -43,8 +43,9 @@ def _segment_lines(shown: ShownSegment) -> tuple[str, ...]:
     named = [f"{name}×{often}" for name, often in segment.operators[:_OPERATORS]]
     if len(segment.operators) > _OPERATORS:
         named.append("…")
+    last = f"-{segment.stop - 1}" if segment.stop - segment.start > 1 else ""
     return (
-        f"segment {segment.index}: nodes {segment.start} to {segment.stop - 1}",
+        f"segment {segment.index}: nodes {segment.start}{last}",
         " ".join(named),
         f"{human(segment.operations)} operations, score {human(shown.score.score)}",
     )

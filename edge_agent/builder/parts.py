@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from edge_agent import __version__
-from edge_agent.builder.source import external_files
+from edge_agent.builder.source import external_files, ranked
 from edge_agent.errors import ModelRefused
 from edge_agent.model.admit import external_locations
 from edge_agent.model.cuts import crossing_names
@@ -120,6 +120,14 @@ class Manifest:
     """In the order in which they run."""
     cuts: tuple[Cut, ...]
 
+    @property
+    def rankless(self) -> tuple[str, ...]:
+        """Crossing tensors of unknown rank: ONNX allows them, but onnx.checker does not."""
+        crossing = (value for cut in self.cuts for value in cut.crossing)
+        return tuple(
+            dict.fromkeys(v.name for v in crossing if v.dims is None and "(" not in v.type)
+        )
+
 
 def write_parts(
     graph: ModelGraph,
@@ -137,6 +145,7 @@ def write_parts(
         ModelRefused: the model changes meanwhile, or cannot be divided there.
     """
     before = stamp(graph.path)
+    general = ranked(graph, general, {n for cut in cuts for n in crossing_names(graph, cut)})
     locations = external_files(external_locations(graph.model, graph.path), graph.path)
     with written_folder(target) as folder, ThreadPoolExecutor(_HASHING_THREADS) as hashing:
         source = _Hashed(graph.path, graph.path.name, hashing)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edge_agent.builder.specs import inner_specs
 from edge_agent.config import Limits
 from edge_agent.engine.session import OptimisationLevel, Session
-from edge_agent.errors import EdgeAgentError, ModelRefused
+from edge_agent.engine.specs import infer_specs as ask_runtime
+from edge_agent.errors import EdgeAgentError, ModelRefused, RuntimeUnavailable
 from edge_agent.model.admit import (
     AdmissionLimits,
     check,
@@ -19,7 +20,7 @@ from edge_agent.model.admit import (
     read_model,
 )
 from edge_agent.model.graph import ModelGraph
-from edge_agent.model.probe import open_values
+from edge_agent.model.probe import open_values, write_probe
 from edge_agent.model.specs import infer_specs
 from edge_agent.samples import check_shapes
 from edge_agent.store.models import external_bytes
@@ -121,3 +122,25 @@ def general(graph: ModelGraph) -> dict[TensorName, TensorSpec]:
 
     with tempfile.TemporaryDirectory(prefix="edge-agent-") as scratch:
         return general_specs(graph, inner_specs(graph, {}, Path(scratch)))
+
+
+def ranked(
+    graph: ModelGraph, specs: Mapping[TensorName, TensorSpec], names: Iterable[str]
+) -> dict[TensorName, TensorSpec]:
+    """`specs`, in which those of `names` whose rank is not known have the one that ONNX Runtime
+    finds, with open dimensions, if it finds one."""
+    wanted = [spec.name for n in names if (spec := specs.get(TensorName(n))) and spec.dims is None]
+    if not wanted:
+        return dict(specs)
+    try:
+        with tempfile.TemporaryDirectory(prefix="edge-agent-") as scratch:
+            probe = write_probe(graph, wanted, {}, Path(scratch) / "probe.onnx")
+            found = ask_runtime(probe, wanted, {})
+    except (ModelRefused, RuntimeUnavailable):
+        return dict(specs)
+    # What is found of the sizes may be wrong; a model with a wrong rank would not open at all.
+    return dict(specs) | {
+        name: replace(specs[name], dims=(None,) * len(spec.dims))
+        for name, spec in found.items()
+        if spec.dims is not None and spec.element_type == specs[name].element_type
+    }

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edge_agent.cli.models import parse_shapes
-from edge_agent.cli.output import print_json, print_table, settings_of, size_text
+from edge_agent.cli.output import print_json, print_table, run_text, settings_of, size_text
 from edge_agent.cli.split import print_cuts
 from edge_agent.errors import UsageError
 from edge_agent.planning.explain import human
@@ -113,7 +113,7 @@ def _segment_row(shown: ShownSegment) -> tuple[str, ...]:
     more = ["…"] if len(segment.operators) > _SHOWN else []
     return (
         str(segment.index),
-        f"{segment.start} to {segment.stop - 1}",
+        run_text(segment.start, segment.stop),
         human(segment.operations),
         size_text(segment.activation_bytes),
         size_text(segment.weight_bytes),

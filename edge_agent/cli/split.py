@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edge_agent.cli.models import parse_shapes
-from edge_agent.cli.output import count_text, print_json, print_table, settings_of, size_text
+from edge_agent.cli.output import (
+    count_text,
+    print_json,
+    print_table,
+    run_text,
+    settings_of,
+    size_text,
+)
 from edge_agent.errors import EdgeAgentError, UsageError
 
 if TYPE_CHECKING:
@@ -154,6 +161,11 @@ def _split(options: argparse.Namespace) -> int:
 
         whole = WholeModel(graph, shapes, rounds=ROUNDS, seed=options.seed)
     manifest = write_parts(graph, cuts, everywhere, specs, target)
+    if manifest.rankless:
+        _note(
+            f"the number of dimensions of {', '.join(manifest.rankless)} is not known before a "
+            "run: runtimes open these parts, but onnx.checker refuses them"
+        )
     comparisons: Sequence[Comparison] = ()
     if whole is not None:
         comparisons = whole.compare([target / part.file for part in manifest.parts])
@@ -184,7 +196,7 @@ def _print_parts(target: Path, manifest: Manifest) -> None:
         rows.append(
             (
                 part.file,
-                f"{part.nodes[0]} to {part.nodes[1] - 1}",
+                run_text(*part.nodes),
                 size_text(part.bytes + weight_bytes),
                 str(len(part.inputs)),
                 str(len(part.outputs)),

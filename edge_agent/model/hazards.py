@@ -394,3 +394,6 @@ _FINDERS: tuple[tuple[str, _Finder, str], ...] = (
         "an empty name is no value: it does not cross",
     ),
 )
+
+KINDS = tuple(kind for kind, _, _ in _FINDERS)
+"""Every kind of hazard that is looked for."""
