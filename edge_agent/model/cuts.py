@@ -102,11 +102,14 @@ def _is_integer_list(spec: TensorSpec | None) -> bool:
 
 def crossing_names(graph: ModelGraph, position: int) -> tuple[str, ...]:
     """Values produced (or fed) before `position` and read at or after it, in order."""
-    return tuple(
-        name
-        for name, producer in graph.producers.items()
-        if producer < position and name in graph.users and graph.users[name][-1] >= position
-    )
+    found, users = [], graph.users
+    for name, producer in graph.producers.items():
+        if producer >= position:
+            break  # they are ascending
+        readers = users.get(name)
+        if readers is not None and readers[-1] >= position:
+            found.append(name)
+    return tuple(found)
 
 
 def crossing(graph: ModelGraph, position: int, specs: Mapping[TensorName, TensorSpec]) -> CutPoint:
