@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,6 @@ from edge_agent import __version__
 from edge_agent.builder.source import external_files, ranked
 from edge_agent.errors import ModelRefused
 from edge_agent.model.admit import external_locations
-from edge_agent.model.cuts import crossing_names
 from edge_agent.model.extract import extract
 from edge_agent.model.graph import ModelGraph
 from edge_agent.model.interface import (
@@ -23,6 +22,7 @@ from edge_agent.model.interface import (
     declared_interface,
     read_interface,
 )
+from edge_agent.model.listing import crossings
 from edge_agent.model.values import spec_bytes
 from edge_agent.store.output import (
     MANIFEST_FILE,
@@ -145,7 +145,9 @@ def write_parts(
         ModelRefused: the model changes meanwhile, or cannot be divided there.
     """
     before = stamp(graph.path)
-    general = ranked(graph, general, {n for cut in cuts for n in crossing_names(graph, cut)})
+    at = set(cuts)
+    crossing = [names for cut, names in enumerate(crossings(graph), 1) if cut in at]
+    general = ranked(graph, general, itertools.chain(*crossing))
     locations = external_files(external_locations(graph.model, graph.path), graph.path)
     with written_folder(target) as folder, ThreadPoolExecutor(_HASHING_THREADS) as hashing:
         source = _Hashed(graph.path, graph.path.name, hashing)
@@ -161,7 +163,9 @@ def write_parts(
             sha256=file.sha256,
             external_data=tuple(hashed.result() for hashed in external),
         )
-        manifest = _Assembling(graph, sizes, parts).manifest(divided, cuts)
+        manifest = _Assembling(graph, sizes, parts).manifest(
+            divided, zip(cuts, crossing, strict=True)
+        )
         if stamp(graph.path) != before:
             raise ModelRefused(f"{graph.path}: was changed while it was divided; try again")
         text = msgspec.json.format(msgspec.json.encode(manifest), indent=2).decode()
@@ -217,7 +221,7 @@ class _Assembling:
                 self._declared[value.name] = value
                 self._made_by[value.name] = number
 
-    def manifest(self, source: Source, cuts: Sequence[int]) -> Manifest:
+    def manifest(self, source: Source, cuts: Iterable[tuple[int, Sequence[str]]]) -> Manifest:
         model = self._graph.model
         return Manifest(
             form=FORM,
@@ -228,7 +232,7 @@ class _Assembling:
             inputs=tuple(self._input(value) for value in self._whole.inputs),
             outputs=tuple(self._value(value) for value in self._whole.outputs),
             parts=tuple(self._part(part) for part in self._parts),
-            cuts=tuple(self._cut(position) for position in cuts),
+            cuts=tuple(self._cut(position, names) for position, names in cuts),
         )
 
     def _value(self, value: DeclaredValue) -> Value:
@@ -264,8 +268,8 @@ class _Assembling:
             outputs=tuple(self._value(value) for value in part.interface.outputs),
         )
 
-    def _cut(self, position: int) -> Cut:
-        crossing = tuple(self._crossing(n) for n in crossing_names(self._graph, position))
+    def _cut(self, position: int, names: Sequence[str]) -> Cut:
+        crossing = tuple(self._crossing(name) for name in names)
         known = [value.bytes for value in crossing if value.bytes is not None]
         return Cut(
             position=position,

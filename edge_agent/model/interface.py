@@ -67,8 +67,16 @@ def _declared(value: onnx.ValueInfoProto, *, has_default: bool = False) -> Decla
             name=value.name, type=type_text(value.type), dims=None, has_default=has_default
         )
     return DeclaredValue(
-        name=spec.name, type=str(spec.element_type), dims=spec.dims, has_default=has_default
+        name=spec.name,
+        type=str(spec.element_type),
+        dims=spec.dims and tuple(map(_dimension, spec.dims)),
+        has_default=has_default,
     )
+
+
+def _dimension(declared: int | str | None) -> int | str | None:
+    # Shape inference makes up `unk__3` for a size that it cannot name: no name that anyone knows.
+    return None if isinstance(declared, str) and declared.startswith("unk__") else declared
 
 
 def type_text(declared: onnx.TypeProto) -> str:

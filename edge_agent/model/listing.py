@@ -32,7 +32,7 @@ def listed_places(
     """
     last_given = max((graph.producers.get(name, -1) for name in graph.outputs), default=-1)
     given = set(graph.outputs)
-    for place, names in zip(places(graph, specs), _crossings(graph), strict=True):
+    for place, names in zip(places(graph, specs), crossings(graph), strict=True):
         before = graph.nodes[place.position - 1]
         obstacle = None
         if place.blocked_by is not None:
@@ -44,8 +44,8 @@ def listed_places(
         yield ListedPlace(position=place.position, crossing=names, obstacle=obstacle)
 
 
-def _crossings(graph: ModelGraph) -> Iterator[tuple[str, ...]]:
-    """As `cuts.crossing_names` of every place between two nodes."""
+def crossings(graph: ModelGraph) -> Iterator[tuple[str, ...]]:
+    """What crosses each place between two nodes, as `cuts.crossing_names` says of one."""
     crossing = {name: None for name in graph.inputs if name in graph.users}
     for position in range(1, len(graph.nodes)):
         for name in graph.nodes[position - 1].output:
