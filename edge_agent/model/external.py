@@ -16,7 +16,8 @@ from edge_agent.model.values import tensor_bytes
 
 _KEYS = frozenset({"location", "offset", "length", "checksum"})
 _DRIVE = re.compile(r"[A-Za-z]:")
-_PIECE_BYTES = 4 << 20
+_PIECE_BYTES = 1 << 20
+"""Copied at once: larger pieces took up to twice as long on ext4."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +132,7 @@ def copy_external(tensor: onnx.TensorProto, folder: Path, file_name: str, into: 
     try:
         into.flush()
         at, stop = place.offset_bytes, place.offset_bytes + place.length_bytes
-        while at < stop and (copied_bytes := _copy_in_kernel(source_fd, into, at, stop - at)):
+        while copied_bytes := _copy_in_kernel(source_fd, into, at, min(_PIECE_BYTES, stop - at)):
             at += copied_bytes
         # What is left where the kernel cannot copy between the two files.
         while at < stop:
