@@ -187,6 +187,11 @@ class ValueSpecs:
     def __contains__(self, name: str) -> bool:
         return name in self.tensors or name in self.others
 
+    def described(self, name: str) -> str:
+        """The type of a value, for people: `float32[1,64]`, `seq(tensor(float))` or `unknown`."""
+        key = TensorName(name)
+        return str(self.tensors.get(key) or self.others.get(key) or "unknown")
+
 
 def pack_bits(array: Array, bits: int) -> npt.NDArray[np.uint8]:
     """Elements of 4 or 2 bits, one to a byte, as ONNX packs them: the first in the lowest bits.

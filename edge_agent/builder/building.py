@@ -90,7 +90,9 @@ def find_samples(
             if all(spec.is_static or spec.name in given for spec in session.inputs):
                 return None
             continue
-        return Samples(arrays=arrays, shapes={TensorName(n): a.shape for n, a in arrays[0].items()})
+        tensors = [spec.name for spec in session.inputs if not spec.container]
+        shapes = {name: arrays[0][name].shape for name in tensors if name in arrays[0]}
+        return Samples(arrays=arrays, shapes=shapes)
     return None
 
 

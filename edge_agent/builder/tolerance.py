@@ -33,18 +33,32 @@ STEP_TOLERANCE = 1
 """For 8-bit integers: one quantisation step."""
 
 
-def _difference(got: Array, want: Array) -> float:
-    """Largest difference relative to the largest finite reference; infinite and NaN must agree."""
-    wide_got, wide_want = got.astype(np.float64), want.astype(np.float64)
+def largest_difference(got: Any, want: Any) -> tuple[float, float]:
+    """Largest absolute difference, and the same relative to the largest finite reference.
+
+    Infinite where shapes differ, or infinities and NaN stand in different places, or where what is
+    no number differs. Sequences and maps agree within the tolerance (0) or do not (infinite).
+    """
+    if not (isinstance(got, np.ndarray) and isinstance(want, np.ndarray)):
+        wrong = _value_disagreement(got, want, is_quantised=False)
+        error = 0.0 if wrong is None else float("inf")
+        return error, error
+    if got.shape != want.shape or got.dtype != want.dtype:
+        return float("inf"), float("inf")
+    if want.dtype.kind not in "biufc":
+        error = 0.0 if np.array_equal(got, want) else float("inf")
+        return error, error
+    wide = np.complex128 if want.dtype.kind == "c" else np.float64
+    wide_got, wide_want = got.astype(wide), want.astype(wide)
     finite = np.isfinite(wide_want)
     same_elsewhere = np.array_equal(wide_got[~finite], wide_want[~finite], equal_nan=True)
     if not same_elsewhere or not np.isfinite(wide_got[finite]).all():
-        return float("inf")
-    if not finite.any():
-        return 0.0
-    scale = float(np.abs(wide_want[finite]).max())
-    error = float(np.abs(wide_got[finite] - wide_want[finite]).max())
-    return error / scale if scale > 0.0 else (0.0 if error == 0.0 else float("inf"))
+        return float("inf"), float("inf")
+    error = float(np.abs(wide_got[finite] - wide_want[finite]).max(initial=0.0))
+    scale = float(np.abs(wide_want[finite]).max(initial=0.0))
+    if scale > 0.0:
+        return error, error / scale
+    return error, (0.0 if error == 0.0 else float("inf"))
 
 
 def disagreement(
@@ -94,7 +108,7 @@ def _array_disagreement(got: Array, want: Array, *, is_quantised: bool) -> str |
         bound = FLOAT_TOLERANCE[got.dtype.name]
         if is_quantised:
             bound = max(bound, QUANTISED_TOLERANCE)
-        error = _difference(got, want)
+        _, error = largest_difference(got, want)
         return f"differs by {error:.2g} of its range, want {bound:g}" if error > bound else None
     if got.dtype.kind in "iu" and got.dtype.itemsize == 1:
         steps = int(np.abs(got.astype(np.int16) - want.astype(np.int16)).max(initial=0))

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from edge_agent import __version__
-from edge_agent.cli import infer, models, serve
+from edge_agent.cli import infer, inspect, models, serve, split
 from edge_agent.errors import EdgeAgentError, UsageError
 
 EXIT_CODES = """\
@@ -31,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
     shared.add_argument("--socket", metavar="PATH", help="local socket of the agent")
     shared.add_argument("--config", metavar="FILE", help="settings file (TOML)")
     shared.add_argument("--json", action="store_true", help="print JSON")
-    for part in (serve, models, infer):
+    for part in (serve, models, infer, split, inspect):
         part.add_commands(commands, shared)
     return top
 

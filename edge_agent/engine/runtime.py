@@ -41,6 +41,7 @@ NEWEST: Final = (1, 32)
 OLDEST_OPSET: Final = 7
 """ONNX Runtime knows the operators of ai.onnx from this version on."""
 ERRORS_ONLY: Final = 3
+FATAL_ONLY: Final = 4
 _KEPT: Final = "ORT_DISABLE_TELEMETRY"
 _INSTALL: Final = "install exactly one: pip install 'edge-agent[cpu]'"
 

@@ -23,7 +23,7 @@ import numpy as np
 from edge_agent.engine.background import GiveWay, run_in_thread
 from edge_agent.engine.cancel import Cancellation
 from edge_agent.engine.refusals import loading, running
-from edge_agent.engine.runtime import CPU, ERRORS_ONLY, load_runtime
+from edge_agent.engine.runtime import CPU, ERRORS_ONLY, FATAL_ONLY, load_runtime
 from edge_agent.engine.values import array_of, inner_value, spec_of, value_of
 from edge_agent.errors import InputMismatch
 from edge_agent.tensors import Arrays, ElementType, TensorSpec
@@ -133,6 +133,7 @@ class Session:
         level: OptimisationLevel,
         pinned_cores: tuple[int, ...] | None = None,
         plain: bool = False,
+        is_silent: bool = False,
     ) -> Session:
         """Load the graph at `path` on the CPU provider.
 
@@ -141,10 +142,13 @@ class Session:
         of the calling thread, so open from a thread that is not pinned.
         `plain` gives what `onnxruntime.InferenceSession(path)` gives: `level` and `pinned_cores`
         are not used, and `threads` may be None for its own choice.
+        `is_silent` is for trying what may well fail: ONNX Runtime prints no errors, it raises them.
 
         Raises: ModelRefused, RuntimeUnavailable.
         """
         options, pinned_cores = _options(threads, level, pinned_cores, plain)
+        if is_silent:
+            options.log_severity_level = FATAL_ONLY
         return cls(open_on_cpu(path, options), path, pinned_cores)
 
     @classmethod

@@ -20,6 +20,7 @@ from edge_agent.model.external import (
     too_short,
 )
 from edge_agent.model.graph_rules import GraphRules
+from edge_agent.model.lean import without_weights
 from edge_agent.model.scopes import all_nodes, bodies, model_tensors
 from edge_agent.model.text import first_damaged_text
 from edge_agent.model.values import element_type_of, interface_spec, stored_elements, tensor_bytes
@@ -43,11 +44,12 @@ class AdmissionLimits:
 
 
 def read_model(
-    path: Path, limits: AdmissionLimits, file_name: str | None = None
+    path: Path, limits: AdmissionLimits, file_name: str | None = None, *, is_lean: bool = False
 ) -> onnx.ModelProto:
     """Parse the model file at `path`; its size is checked first, external data are not read.
 
-    `file_name` is for the messages, where `path` is a copy of what the user named.
+    `file_name` is for the messages, where `path` is a copy of what the user named. `is_lean`
+    leaves larger tensors in the file, which is then named as their external data.
 
     Raises:
         ModelRefused: there is no such regular file, it is too large, or it is no ONNX model.
@@ -71,7 +73,7 @@ def read_model(
                 mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
                 memoryview(mapped) as view,
             ):
-                model.ParseFromString(view)
+                model.ParseFromString(without_weights(view, path.name) if is_lean else view)
     except OSError as error:
         raise ModelRefused(f"{name}: cannot be read: {error.strerror}") from error
     except DecodeError as error:

@@ -124,6 +124,13 @@ def crossing(graph: ModelGraph, position: int, specs: ValueSpecs) -> CutPoint:
     return crossings(graph, (position,), specs)[0]
 
 
+def crossing_names(graph: ModelGraph) -> Iterator[tuple[TensorName, ...]]:
+    """For every place between two nodes, in order: the values produced (or fed) before and read
+    behind it, in order."""
+    sweep = _Sweep(graph)
+    return (sweep.names_at(position) for position in range(1, len(graph.nodes)))
+
+
 class _Sweep:
     """Which values are alive, from one place to places behind it."""
 

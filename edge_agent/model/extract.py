@@ -11,7 +11,7 @@ import onnx
 
 from edge_agent.errors import ModelRefused, StorageError
 from edge_agent.model.cuts import crossing
-from edge_agent.model.external import is_external, read_external
+from edge_agent.model.external import copy_external, is_external, read_external
 from edge_agent.model.graph import ModelGraph
 from edge_agent.model.scopes import node_tensors, reads
 from edge_agent.model.values import element_type_of, tensor_bytes, type_of_text, value_info_of
@@ -192,29 +192,33 @@ class _Pool:
 
     def store(self, tensor: onnx.TensorProto, into: list[onnx.TensorProto]) -> None:
         """Add a constant to the initializers `into`, large ones by reference."""
-        content = self._content(tensor) if tensor_bytes(tensor) >= _OUTSIDE_BYTES else None
-        if content is None:
+        size_bytes = tensor_bytes(tensor)
+        is_copied = is_external(tensor)
+        content = None if is_copied or size_bytes < _OUTSIDE_BYTES else self._content(tensor)
+        if size_bytes < _OUTSIDE_BYTES or not (is_copied or content):
             into.append(self.settled(tensor))
             return
         # Aligned so that the runtime can map large tensors and load small ones quickly.
-        step = _PAGE_BYTES if len(content) >= _PAGE_BYTES else _LINE_BYTES
+        step = _PAGE_BYTES if size_bytes >= _PAGE_BYTES else _LINE_BYTES
         self._file.write(b"\0" * (-self._file.tell() % step))
         offset_bytes = self._file.tell()
-        self._file.write(content)
+        if content is not None:
+            self._file.write(content)
+        else:
+            copy_external(tensor, self._folder, self._model_name, self._file)
         stored = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
         stored.data_location = onnx.TensorProto.EXTERNAL
         for key, value in (
             ("location", self._location),
             ("offset", str(offset_bytes)),
-            ("length", str(len(content))),
+            ("length", str(self._file.tell() - offset_bytes)),
         ):
             stored.external_data.add(key=key, value=value)
         into.append(stored)
 
     def _content(self, tensor: onnx.TensorProto) -> bytes | None:
-        """The raw bytes of `tensor`; None if they are in a typed field and numpy cannot help."""
-        if is_external(tensor):
-            return read_external(tensor, self._folder, self._model_name)
+        """The raw bytes of a `tensor` that is stored in the model file; None if they are in a
+        typed field and numpy cannot help."""
         if tensor.HasField("raw_data"):
             return bytes(tensor.raw_data)
         element_type = element_type_of(tensor.data_type)

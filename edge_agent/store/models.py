@@ -345,6 +345,21 @@ def _open_without_links(folder: Path, parts: tuple[str, ...], place: str) -> int
     )
 
 
+def external_bytes(source_folder: Path, location: str, place: str) -> int:
+    """Bytes of the external data file at `location`, checked as if it were to be copied.
+
+    `place` names it in messages.
+    Raises: ModelRefused if it is outside the folder, a link, or no regular file with one name.
+    """
+    parts = PurePosixPath(location).parts
+    with _refusing(place):
+        fd = _open_without_links(source_folder.resolve(strict=True), parts, place)
+    try:
+        return os.fstat(fd).st_size
+    finally:
+        os.close(fd)
+
+
 def _require(kind: int, folder_fd: int, part: str, place: str) -> None:
     mode = os.stat(part, dir_fd=folder_fd, follow_symlinks=False).st_mode
     if stat.S_IFMT(mode) == kind:

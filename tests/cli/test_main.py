@@ -29,7 +29,10 @@ from edge_agent.errors import (
 from edge_agent.wire.messages import Models
 from tests.fake_agent import Asked, FakeAgent, state
 
-COMMANDS = ("serve", "load", "unload", "models", "status", "devices", "replan", "plan", "infer")
+COMMANDS = (
+    *("serve", "load", "unload", "models", "status", "devices", "replan", "plan", "infer"),
+    *("split", "inspect"),
+)
 
 
 @pytest.mark.parametrize(
