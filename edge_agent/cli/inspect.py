@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edge_agent.cli.models import parse_shapes
-from edge_agent.cli.output import print_json, print_table, run_text, settings_of, size_text
+from edge_agent.cli.output import (
+    count_text,
+    print_json,
+    print_table,
+    run_text,
+    settings_of,
+    size_text,
+)
 from edge_agent.cli.split import print_cuts
 from edge_agent.errors import UsageError
 from edge_agent.planning.explain import human
@@ -97,7 +104,8 @@ def _print_model(shown: ShownModel) -> None:
     if shown.producer:
         print(f"  made by {shown.producer}")
     constant = shown.file_nodes - shown.nodes
-    print(f"  {shown.file_nodes} nodes, {constant} of them constant; {shown.functions} functions")
+    nodes, functions = count_text(shown.file_nodes, "node"), count_text(shown.functions, "function")
+    print(f"  {nodes}, {constant} of them constant; {functions}")
     print(f"  {size_text(shown.weight_bytes)} of weights")
     for file in shown.external_files:
         print(f"  external data {file}")

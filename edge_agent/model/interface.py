@@ -7,7 +7,6 @@ from pathlib import Path
 
 import onnx
 
-from edge_agent.model.admit import AdmissionLimits, read_model
 from edge_agent.model.values import element_type_of, spec_of
 
 
@@ -56,8 +55,8 @@ def declared_interface(model: onnx.ModelProto) -> DeclaredInterface:
 
 
 def read_interface(path: Path) -> DeclaredInterface:
-    """What the model file at `path` takes and gives. Raises: ModelRefused."""
-    return declared_interface(read_model(path, AdmissionLimits(), is_lean=True))
+    """What a model file takes and gives that `extract` has just written to `path`."""
+    return declared_interface(onnx.load(path, load_external_data=False))
 
 
 def _declared(value: onnx.ValueInfoProto, *, has_default: bool = False) -> DeclaredValue:

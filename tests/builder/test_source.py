@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from edge_agent.builder.source import general, read_in_place, sized
+from edge_agent.builder.source import general, ranked, read_in_place, sized
 from edge_agent.config import Limits
 from edge_agent.errors import InputMismatch, ModelRefused
 from tests.model.made_models import held, model, node, value
@@ -145,3 +145,17 @@ def test_values_of_other_domains_are_asked_of_the_runtime(tmp_path: Path) -> Non
     graph = read_in_place(tmp_path / "m.onnx", LIMITS)
     assert str(general(graph).tensors["g"]) == "float32[any rank]"  # type: ignore[index]
     assert str(sized(graph, {}).specs.tensors["g"]) == "float32[3]"  # type: ignore[index]
+
+
+def test_a_rank_that_inference_does_not_find_is_asked_of_the_runtime(tmp_path: Path) -> None:
+    nodes = [
+        node("Gelu", ["x"], ["g"], domain="com.microsoft"),
+        node("Relu", ["g"], ["y"]),
+    ]
+    made = model(nodes, [value("x", ["N", 3])], [value("y", ["N", 3])], domains=["com.microsoft"])
+    onnx.save(made, tmp_path / "m.onnx")
+    graph = read_in_place(tmp_path / "m.onnx", LIMITS)
+    specs = general(graph)
+    assert specs.tensors["g"].dims is None  # type: ignore[index]
+    assert ranked(graph, specs, ["x"]) == specs
+    assert ranked(graph, specs, ["x", "g"]).tensors["g"].dims == (None, None)  # type: ignore[index]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as stnp
 
-from edge_agent.builder.tolerance import disagreement
+from edge_agent.builder.tolerance import disagreement, largest_difference
 from edge_agent.tensors import Array
 
 
@@ -97,3 +97,27 @@ def test_wide_integers_must_be_equal(value: int) -> None:
     want = np.array([value], np.int64)
     assert wrong(want.copy(), want) is None
     assert wrong(want + 1, want) == 'output "y": differs'
+
+
+@pytest.mark.parametrize(
+    ("got", "want", "absolute", "relative"),
+    [
+        (np.float32([1, 2]), np.float32([1, 4]), 2.0, 0.5),
+        (np.float32([0]), np.float32([0]), 0.0, 0.0),
+        (np.float32([1]), np.float32([0]), 1.0, np.inf),
+        (np.float32([np.nan, 1]), np.float32([np.nan, 1]), 0.0, 0.0),
+        (np.float32([np.inf, 1]), np.float32([1, 1]), np.inf, np.inf),
+        (np.float32([]), np.float32([]), 0.0, 0.0),
+        (np.uint8([3]), np.uint8([4]), 1.0, 0.25),
+        (np.array([True]), np.array([False]), 1.0, np.inf),
+        (np.complex64([3j]), np.complex64([4j]), 1.0, 0.25),
+        (np.array(["a"]), np.array(["a"]), 0.0, 0.0),
+        (np.array(["a"]), np.array(["b"]), np.inf, np.inf),
+        (np.float32([1]), np.float32([[1]]), np.inf, np.inf),
+        (np.float32([1]), np.float64([1]), np.inf, np.inf),
+    ],
+)
+def test_the_largest_difference_is_told_for_every_type(
+    got: Array, want: Array, absolute: float, relative: float
+) -> None:
+    assert largest_difference(got, want) == (absolute, relative)

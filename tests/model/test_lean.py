@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +104,20 @@ def test_a_tensor_that_is_not_plain_is_left_as_it_is(
 def test_a_file_that_no_reference_may_name_is_read_whole(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(weighty().SerializeToString())
     assert read_lean(tmp_path / name) == weighty()
+
+
+def test_where_the_kernel_copies_nothing_the_bytes_are_copied_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> int:
+        raise OSError(errno.EXDEV, "two file systems")
+
+    monkeypatch.setattr(os, "copy_file_range", refuse)
+    path = tmp_path / "m.onnx"
+    onnx.save(weighty(), path)
+    graph = ModelGraph.from_model(read_lean(path), path)
+    extract(graph, 0, 1, tmp_path / "p.onnx", infer_specs(graph, {}))
+    assert (tmp_path / "p.onnx.weights").read_bytes() == LARGE.tobytes()
 
 
 def test_a_file_that_shrinks_after_it_was_read_is_told(tmp_path: Path) -> None:
