@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from edge_agent.errors import InputMismatch
-from edge_agent.tensors import Array, Arrays, ElementType, Shape, TensorName, TensorSpec
+from edge_agent.tensors import Array, Arrays, ElementType, Shape, TensorName, TensorSpec, size_bytes
 
 _WIDE = {ElementType.INT8, ElementType.UINT8}
 """Quantised values and pixels use their whole range."""
@@ -75,6 +75,19 @@ def random_array(element_type: ElementType, shape: Shape, rng: np.random.Generat
         bounds = np.iinfo(dtype.name)
         return rng.integers(bounds.min, bounds.max, shape, endpoint=True).astype(dtype)
     return rng.integers(0, 2, shape).astype(dtype)
+
+
+def sample_bytes(
+    specs: Sequence[TensorSpec], shapes: Mapping[TensorName, Shape], open_size: int = 1
+) -> int:
+    """Bytes of what `random_arrays` would make.
+
+    Raises:
+        InputMismatch: a shape does not fit, or the rank of an input is not known.
+    """
+    return sum(
+        size_bytes(spec.element_type, sample_shape(spec, shapes, open_size)) for spec in specs
+    )
 
 
 def random_arrays(

@@ -40,6 +40,11 @@ _CLEARED_PREFIX = "ORT_"
 """Environment variables of ONNX Runtime could let a model configure its session."""
 
 
+_EXPENDABLE = 300
+"""Added to how gladly the kernel ends a child when memory runs out (of 1000): a model that takes
+too much costs its own process, whose work is done again, and not the agent."""
+
+
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 """numpy's own threads are not used, and would cost memory in every child."""
 
@@ -89,6 +94,9 @@ class Child:
             )
 
         self._is_lowered = False
+        # It may have ended already; and a kernel without this setting ends the largest.
+        with contextlib.suppress(OSError):
+            Path(f"/proc/{self.pid}/oom_score_adj").write_text(str(_EXPENDABLE))
 
     @property
     def pid(self) -> int:

@@ -14,6 +14,7 @@ from edge_agent.tensors import ElementType, TensorName, TensorSpec
 _MIN_SMALL_BYTES = 16
 _MAX_SMALL_BYTES = 4096
 _SMALL_SHARE = 16
+_MAX_COUNT = 10**18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,8 +130,14 @@ def crossing(graph: ModelGraph, position: int, specs: Mapping[TensorName, Tensor
     return CutPoint(
         position=position,
         crossing=tuple(crossing_specs),
-        crossing_bytes=sum(known) if len(known) == len(sizes) else None,
+        crossing_bytes=bounded(sum(known)) if len(known) == len(sizes) else None,
     )
+
+
+def bounded(count: int) -> int:
+    """`count`, or the largest that is told: declared sizes may multiply to more than the integers
+    that messages carry."""
+    return min(count, _MAX_COUNT)
 
 
 def blocked(name: str, spec: TensorSpec | None) -> str:

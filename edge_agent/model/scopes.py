@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import onnx
 
@@ -49,10 +49,29 @@ def reads(node: onnx.NodeProto) -> tuple[str, ...]:
 
 def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     """The nodes of `graph` and of all bodies inside of them."""
-    for node in graph.node:
+    return deep_nodes(graph.node)
+
+
+def deep_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """`nodes`, and those of all bodies inside of them."""
+    for node in nodes:
         yield node
         for body in bodies(node):
-            yield from all_nodes(body)
+            yield from deep_nodes(body.node)
+
+
+def model_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """Every node of `model`, those of its own functions and of all bodies included."""
+    yield from all_nodes(model.graph)
+    for function in model.functions:
+        yield from deep_nodes(function.node)
+
+
+def model_graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
+    """The graph of `model` and all bodies."""
+    yield model.graph
+    for node in model_nodes(model):
+        yield from bodies(node)
 
 
 def node_tensors(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
@@ -89,6 +108,18 @@ def model_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     for function in model.functions:
         for node in function.node:
             yield from node_tensors(node)
+
+
+def sparse_tensors(model: onnx.ModelProto) -> Iterator[onnx.SparseTensorProto]:
+    """Every sparse tensor stored in `model`."""
+    for graph in model_graphs(model):
+        yield from graph.sparse_initializer
+    for node in model_nodes(model):
+        for attribute in node.attribute:
+            if attribute.type == _ATTRIBUTE.SPARSE_TENSOR:
+                yield attribute.sparse_tensor
+            elif attribute.type == _ATTRIBUTE.SPARSE_TENSORS:
+                yield from attribute.sparse_tensors
 
 
 def _parts(sparse: onnx.SparseTensorProto) -> Iterator[onnx.TensorProto]:

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import onnx
 
 from edge_agent.errors import InputMismatch
 from edge_agent.model.folding import fold, small_constants
+from edge_agent.model.functions import holding
 from edge_agent.model.graph import ModelGraph
+from edge_agent.model.scopes import deep_nodes, plain_domain
 from edge_agent.model.values import spec_of, spec_of_tensor, value_info_of
 from edge_agent.tensors import Array, Shape, TensorName, TensorSpec
 
+_CRASHING = frozenset(
+    {
+        ("", "RegexFullMatch"),
+        ("ai.onnx.ml", "DictVectorizer"),
+        ("ai.onnx.ml", "LabelEncoder"),
+        ("ai.onnx.ml", "TreeEnsemble"),
+    }
+)
+"""Where inference of onnx 1.23.2 reads the type of an input that has none, and dies of it."""
 _MAX_ROUNDS = 8
 """Inference and folding feed each other; real models settle after two or three rounds."""
 
@@ -46,7 +58,11 @@ def _specs(
         if spec is not None:
             specs[spec.name] = spec
     # What the file declares of inner values is not used: it may be wrong, or for other shapes.
-    for value in (*inputs, *graph.model.graph.output, *_inferred(graph, inputs, known)):
+    for value in graph.model.graph.output:
+        spec = spec_of(value)
+        if spec is not None:
+            specs[spec.name] = replace(spec, dims=None) if spec.name in graph.users else spec
+    for value in (*inputs, *_inferred(graph, inputs, known)):
         spec = spec_of(value)
         if spec is not None:
             specs[spec.name] = spec
@@ -61,7 +77,8 @@ def fixed_inputs(
     Raises:
         InputMismatch: a shape is given for no input, or against what the input declares.
     """
-    declared = {v.name: v for v in graph.model.graph.input if v.name in set(graph.inputs)}
+    asked_for = set(graph.inputs)
+    declared = {v.name: v for v in graph.model.graph.input if v.name in asked_for}
     sizes: dict[str, int] = {}
     for name, shape in shapes.items():
         spec = spec_of(declared[name]) if name in declared else None
@@ -113,8 +130,10 @@ def _inferred(
         onnx.numpy_helper.from_array(value, name) for name, value in known.items()
     )
     lean.graph.sparse_initializer.extend(graph.sparse_constants.values())
+    crashing = holding(graph.model.functions, _CRASHING)
     for node in (*graph.constant_nodes, *graph.nodes):
-        if known.keys().isdisjoint(node.output):
+        used = {(plain_domain(n.domain), n.op_type) for n in deep_nodes([node])}
+        if crashing.isdisjoint(used) and known.keys().isdisjoint(node.output):
             lean.graph.node.append(node)
     lean.graph.output.extend(onnx.ValueInfoProto(name=name) for name in graph.outputs)
     try:
