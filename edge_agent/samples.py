@@ -80,13 +80,17 @@ def random_array(element_type: ElementType, shape: Shape, rng: np.random.Generat
 def sample_bytes(
     specs: Sequence[TensorSpec], shapes: Mapping[TensorName, Shape], open_size: int = 1
 ) -> int:
-    """Bytes of what `random_arrays` would make.
+    """Bytes of what `random_arrays` would make, an axis of no size counted as one: numpy has no
+    array that would be too large without it.
 
     Raises:
         InputMismatch: a shape does not fit, or the rank of an input is not known.
     """
     return sum(
-        size_bytes(spec.element_type, sample_shape(spec, shapes, open_size)) for spec in specs
+        size_bytes(
+            spec.element_type, tuple(max(1, d) for d in sample_shape(spec, shapes, open_size))
+        )
+        for spec in specs
     )
 
 

@@ -36,8 +36,9 @@ _RESTORING_TRIES = 100
 """A worker that was lowered while it opened a model must not serve so."""
 _SESSION_PAUSE_S = 0.1
 """Of ordinary users, Linux lets one in 100 ms change a session, on the whole device."""
-_CLEARED_PREFIX = "ORT_"
-"""Environment variables of ONNX Runtime could let a model configure its session."""
+_CLEARED_PREFIXES = ("ORT_", "MLAS_")
+"""Environment variables of ONNX Runtime: ORT_LOAD_CONFIG_FROM_MODEL lets a model set the options
+of its session (threads, a profile written to a file), others change all sessions unseen."""
 
 
 _EXPENDABLE = 300
@@ -51,7 +52,7 @@ _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 def child_environment() -> dict[str, str]:
     """The environment for a child: ours, without what would configure ONNX Runtime."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(_CLEARED_PREFIX)}
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(_CLEARED_PREFIXES)}
     return kept | {"ORT_DISABLE_TELEMETRY": "1", **_ONE_THREAD}
 
 

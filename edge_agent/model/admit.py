@@ -21,11 +21,10 @@ from edge_agent.model.external import (
     size_of,
     too_short,
 )
-from edge_agent.model.functions import Expansion
+from edge_agent.model.functions import expanded_nodes
 from edge_agent.model.graph_rules import GraphRules
 from edge_agent.model.scopes import (
     bodies,
-    model_graphs,
     model_nodes,
     model_tensors,
     plain_domain,
@@ -55,6 +54,8 @@ class AdmissionLimits:
     """In the graph and all bodies."""
     max_values: int = 1_000_000
     """Declared inner values, and attributes, each."""
+    max_bodies: int = 10_000
+    """Graphs inside of nodes: shape inference copies for each all names around it."""
     max_ends: int = 4096
     """Inputs and outputs, each: as many as a request may have."""
     max_depth: int = 16
@@ -165,8 +166,6 @@ def check(
             f"{path.name}: got {external_bytes} bytes of external tensors, want at most "
             f"{limits.max_external_bytes}"
         )
-    for sparse in sparse_tensors(model):
-        _check_sparse(sparse, path.name, limits)
 
 
 def _check_versions(
@@ -201,20 +200,24 @@ def _check_versions(
 
 def _check_counts(model: onnx.ModelProto, file_name: str, limits: AdmissionLimits) -> None:
     _check_depth(model, file_name, limits)
-    nodes = Expansion(model, limits.max_depth, file_name).nodes(model.graph)
-    graphs = list(model_graphs(model))
+    nodes = list(model_nodes(model))
+    graphs = [model.graph, *(body for node in nodes for body in bodies(node))]
     for what, got, want in (
-        ("nodes", nodes, limits.max_nodes),
+        ("nodes", expanded_nodes(model, limits.max_depth, file_name), limits.max_nodes),
         (
             "initializers",
             sum(len(graph.initializer) + len(graph.sparse_initializer) for graph in graphs),
             limits.max_initializers,
         ),
+        ("bodies", len(graphs) - 1, limits.max_bodies),
         ("declared values", sum(len(g.value_info) for g in graphs), limits.max_values),
-        ("attributes", sum(len(node.attribute) for node in model_nodes(model)), limits.max_values),
+        ("attributes", sum(len(node.attribute) for node in nodes), limits.max_values),
     ):
         if got > want:
             raise ModelRefused(f"{file_name}: got {got} {what}, want at most {want}")
+
+    for sparse in sparse_tensors(graphs, nodes):
+        _check_sparse(sparse, file_name, limits)
 
 
 def _check_ends(model: onnx.ModelProto, file_name: str, limits: AdmissionLimits) -> None:

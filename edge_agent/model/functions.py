@@ -29,9 +29,20 @@ class _Extent:
     depth: int
 
 
-class Expansion:
-    """Counts nodes as if every call were replaced by the nodes of what it calls."""
+def expanded_nodes(model: onnx.ModelProto, max_depth: int, file_name: str) -> int:
+    """How many nodes `model` has when every call is replaced by the nodes of what it calls; those
+    of functions that nothing calls count too.
 
+    Raises:
+        ModelRefused: functions call each other more than `max_depth` deep, or themselves, or two
+            have the same name.
+    """
+    if not model.functions:
+        return sum(1 for _ in all_nodes(model.graph))
+    return _Expansion(model, max_depth, file_name).nodes(model.graph)
+
+
+class _Expansion:
     def __init__(self, model: onnx.ModelProto, max_depth: int, file_name: str) -> None:
         self._functions = {function_key(f): f for f in model.functions}
         self._max_depth = max_depth
@@ -41,11 +52,6 @@ class Expansion:
             raise ModelRefused(f"{file_name}: a function is defined twice; export the model again")
 
     def nodes(self, graph: onnx.GraphProto) -> int:
-        """Nodes of `graph`, of its bodies and of all that they call, and of functions never called.
-
-        Raises:
-            ModelRefused: functions call each other too deep, or themselves.
-        """
         total = self._extent(all_nodes(graph), 0).nodes
         return total + sum(
             self._of_function(key, 1).nodes for key in self._functions if key not in self._extents
@@ -61,7 +67,7 @@ class Expansion:
                 calls[key] = calls.get(key, 0) + 1
         for key, times in calls.items():
             inner = self._of_function(key, depth + 1)
-            found.nodes += times * inner.nodes
+            found.nodes += times * (inner.nodes - 1)
             found.depth = max(found.depth, inner.depth)
         return found
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 import onnx
 
 _ATTRIBUTE = onnx.AttributeProto
+_SHOWN_CHARACTERS = 200
+"""Of the name of a node: messages about bodies name every node around."""
 
 
 def bodies(node: onnx.NodeProto) -> tuple[onnx.GraphProto, ...]:
@@ -67,13 +69,6 @@ def model_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
         yield from deep_nodes(function.node)
 
 
-def model_graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
-    """The graph of `model` and all bodies."""
-    yield model.graph
-    for node in model_nodes(model):
-        yield from bodies(node)
-
-
 def node_tensors(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
     """The tensors among the attributes of `node`, sparse ones and those of its bodies included."""
     for attribute in node.attribute:
@@ -110,11 +105,13 @@ def model_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
             yield from node_tensors(node)
 
 
-def sparse_tensors(model: onnx.ModelProto) -> Iterator[onnx.SparseTensorProto]:
-    """Every sparse tensor stored in `model`."""
-    for graph in model_graphs(model):
+def sparse_tensors(
+    graphs: Iterable[onnx.GraphProto], nodes: Iterable[onnx.NodeProto]
+) -> Iterator[onnx.SparseTensorProto]:
+    """The sparse tensors that `graphs` hold as initializers, and `nodes` in their attributes."""
+    for graph in graphs:
         yield from graph.sparse_initializer
-    for node in model_nodes(model):
+    for node in nodes:
         for attribute in node.attribute:
             if attribute.type == _ATTRIBUTE.SPARSE_TENSOR:
                 yield attribute.sparse_tensor
@@ -129,8 +126,12 @@ def _parts(sparse: onnx.SparseTensorProto) -> Iterator[onnx.TensorProto]:
 
 def node_label(index: int, node: onnx.NodeProto) -> str:
     """How messages name a node: its index in the file, its name if it has one, its operator."""
-    name = f' "{node.name}"' if node.name else ""
-    return f"node {index}{name} ({node.op_type})"
+    name = f' "{_shortened(node.name)}"' if node.name else ""
+    return f"node {index}{name} ({_shortened(node.op_type)})"
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _SHOWN_CHARACTERS else f"{name[:_SHOWN_CHARACTERS]}..."
 
 
 def plain_domain(domain: str) -> str:

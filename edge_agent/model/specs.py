@@ -24,6 +24,8 @@ _CRASHING = frozenset(
     }
 )
 """Where inference of onnx 1.23.2 reads the type of an input that has none, and dies of it."""
+_FAILURES = (onnx.shape_inference.InferenceError, LookupError, RuntimeError, ValueError)
+"""What inference raises for models that contradict themselves."""
 _MAX_ROUNDS = 8
 """Inference and folding feed each other; real models settle after two or three rounds."""
 
@@ -140,7 +142,7 @@ def _inferred(
         # Without data_prop, which on 1.23 makes every element of a ConstantOfShape or a Range,
         # however huge; `fold` does as much, within bounds.
         found = onnx.shape_inference.infer_shapes(lean).graph
-    except onnx.shape_inference.InferenceError:
+    except _FAILURES:
         return ()
     folded = tuple(
         onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims)
