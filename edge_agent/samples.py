@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from edge_agent.errors import InputMismatch
-from edge_agent.tensors import Array, Arrays, ElementType, Shape, TensorName, TensorSpec
+from edge_agent.tensors import Array, Arrays, ElementType, Shape, TensorName, TensorSpec, size_bytes
 
 _INSIDE = (2, 3)
 """The shape of the tensors in a made-up sequence."""
@@ -84,6 +84,24 @@ def _random_container(spec: TensorSpec, rng: np.random.Generator) -> Any:
         return values
     keys: list[Any] = ["0", "1"] if spec.container.startswith("map(string") else [0, 1]
     return dict(zip(keys, (v.item(0) for v in values), strict=True))
+
+
+def sample_bytes(
+    specs: Sequence[TensorSpec], shapes: Mapping[TensorName, Shape], open_size: int = 1
+) -> int:
+    """Bytes of what `random_arrays` would make, an axis of no size counted as one: numpy has no
+    array that would be too large without it.
+
+    Raises:
+        InputMismatch: a shape does not fit, or the rank of an input is not known.
+    """
+    return sum(
+        size_bytes(
+            spec.element_type, tuple(max(1, d) for d in sample_shape(spec, shapes, open_size))
+        )
+        for spec in specs
+        if not spec.container and (not spec.has_default or spec.name in shapes)
+    )
 
 
 def random_arrays(

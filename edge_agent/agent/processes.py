@@ -36,8 +36,14 @@ _RESTORING_TRIES = 100
 """A worker that was lowered while it opened a model must not serve so."""
 _SESSION_PAUSE_S = 0.1
 """Of ordinary users, Linux lets one in 100 ms change a session, on the whole device."""
-_CLEARED_PREFIX = "ORT_"
-"""Environment variables of ONNX Runtime could let a model configure its session."""
+_CLEARED_PREFIXES = ("ORT_", "MLAS_")
+"""Environment variables of ONNX Runtime: ORT_LOAD_CONFIG_FROM_MODEL lets a model set the options
+of its session (threads, a profile written to a file), others change all sessions unseen."""
+
+
+_EXPENDABLE = 300
+"""Added to how gladly the kernel ends a child when memory runs out (of 1000): a model that takes
+too much costs its own process, whose work is done again, and not the agent."""
 
 
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -46,7 +52,7 @@ _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 def child_environment() -> dict[str, str]:
     """The environment for a child: ours, without what would configure ONNX Runtime."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(_CLEARED_PREFIX)}
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(_CLEARED_PREFIXES)}
     return kept | {"ORT_DISABLE_TELEMETRY": "1", **_ONE_THREAD}
 
 
@@ -89,6 +95,9 @@ class Child:
             )
 
         self._is_lowered = False
+        # It may have ended already; and a kernel without this setting ends the largest.
+        with contextlib.suppress(OSError):
+            Path(f"/proc/{self.pid}/oom_score_adj").write_text(str(_EXPENDABLE))
 
     @property
     def pid(self) -> int:

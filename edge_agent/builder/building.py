@@ -15,6 +15,7 @@ from edge_agent.builder.specs import inner_specs
 from edge_agent.builder.workshop import LEVELS, Workshop
 from edge_agent.config import Settings
 from edge_agent.devices import ComputeUnit, Device, Layout, UnitId
+from edge_agent.engine.cancel import cancelled_after
 from edge_agent.engine.session import OptimisationLevel, Session
 from edge_agent.errors import EdgeAgentError, ModelRefused, RuntimeUnavailable, StorageError
 from edge_agent.model.divide import summarise
@@ -33,7 +34,7 @@ from edge_agent.profiling.keep import (
 )
 from edge_agent.profiling.profiler import profile
 from edge_agent.profiling.verify import Verification, explained, verify
-from edge_agent.samples import random_arrays
+from edge_agent.samples import random_arrays, sample_bytes
 from edge_agent.store.artifacts import ArtifactKey, ArtifactStore
 from edge_agent.store.models import ModelStore
 from edge_agent.store.records import ProfileKey, ProfileStore
@@ -50,6 +51,9 @@ CPU = UnitId("cpu")
 """Where plain ONNX Runtime runs."""
 OPEN_SIZES = (64, 224, 16, 320, 48, 128, 1, 512, 2)
 """Sizes tried for dimensions that the model leaves open, until it runs."""
+SAMPLE_RUN_S = 60.0
+"""A model that takes longer than this once could not be measured within any budget; and one that
+never ends must not keep the others from their plans."""
 
 _QUANTISED_OPERATORS = frozenset(
     {
@@ -75,16 +79,24 @@ class Samples:
 
 
 def find_samples(
-    session: Session, given: Mapping[TensorName, Shape], seed: int = 0
+    session: Session,
+    given: Mapping[TensorName, Shape],
+    max_bytes: int,
+    *,
+    seed: int = 0,
+    run_s: float = SAMPLE_RUN_S,
 ) -> Samples | None:
     """Made-up inputs that the model runs on, for the given shapes or for sizes that are tried;
-    None if it runs on none of them."""
+    None if it runs on none of them of at most `max_bytes` bytes within `run_s` seconds."""
     rng = np.random.default_rng(seed)
     for open_size in OPEN_SIZES:
+        if sample_bytes(session.inputs, given, open_size) > max_bytes:
+            continue
         arrays = tuple(random_arrays(session.inputs, given, rng, open_size) for _ in range(SAMPLES))
         try:
             for sample in arrays:
-                session.run(sample, session.output_names)
+                with cancelled_after(run_s) as cancel:
+                    session.run(sample, session.output_names, cancel)
         except EdgeAgentError as error:
             log.info("does not run with open dimensions of %d: %s", open_size, error)
             if all(spec.is_static or spec.name in given for spec in session.inputs):
@@ -121,6 +133,7 @@ class Building:
         self._message = message
         self._slices = slices
         self._budgets = settings.planning
+        self._max_sample_bytes = settings.limits.max_request_bytes
         self._models = ModelStore(settings.state)
         self._artifacts = ArtifactStore(settings.cache)
         self._profiles = ProfileStore(settings.cache)
@@ -140,7 +153,7 @@ class Building:
         threads = self._message.threads
         cores = device.cores if threads is None else device.cores[:threads]
         plain = Session.open(path, threads=threads, level=OptimisationLevel.ALL, plain=True)
-        samples = find_samples(plain, dict(self._message.shapes))
+        samples = find_samples(plain, dict(self._message.shapes), self._max_sample_bytes)
         inputs, outputs = (*plain.inputs, *plain.overridable), plain.outputs
         del plain
         shapes = samples.shapes if samples is not None else {}

@@ -12,6 +12,7 @@ import numpy as np
 from edge_agent.builder.building import find_samples, is_quantised
 from edge_agent.builder.source import fixed_shapes
 from edge_agent.builder.tolerance import disagreement, largest_difference
+from edge_agent.config import Limits
 from edge_agent.engine.chain import Chain
 from edge_agent.engine.session import OptimisationLevel, Session
 from edge_agent.errors import ModelRefused
@@ -67,7 +68,7 @@ class WholeModel:
         self._graph = graph
         shapes = fixed_shapes(graph) | {TensorName(n): shape for n, shape in given.items()}
         session = Session.open(graph.path, threads=1, level=LEVELS[0], is_silent=True)
-        found = find_samples(session, shapes, seed)
+        found = find_samples(session, shapes, Limits().max_request_bytes, seed=seed)
         if found is None:
             raise ModelRefused(
                 f"{graph.path.name}: does not run on random inputs, so nothing can be compared; "

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge_agent.config import Limits
+from edge_agent.engine.memory import bounded_memory, enough_for
 from edge_agent.model.admit import (
     AdmissionLimits,
     check,
@@ -35,8 +36,11 @@ def inspect(staged: Staged, path: Path, limits: Limits) -> Interface:
         ModelRefused: it cannot be accepted; the message names file, place and reason.
         StorageError: its external data cannot be stored.
     """
-    admission = AdmissionLimits(max_file_bytes=limits.max_model_bytes)
-    model = read_model(staged.path, admission, path.name)
+    admission = AdmissionLimits(
+        max_file_bytes=limits.max_model_bytes, max_external_bytes=limits.max_external_bytes
+    )
+    with bounded_memory(enough_for(staged.copied_bytes)):
+        model = read_model(staged.path, admission, path.name)
     left_bytes = limits.max_external_bytes
     for location in external_locations(model, path):
         before_bytes = staged.copied_bytes

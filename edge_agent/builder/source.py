@@ -104,7 +104,7 @@ def _tried(
     wanted = "give the shapes with --shape INPUT=SIZES"
     try:
         session = Session.open(graph.path, threads=1, level=OptimisationLevel.NONE, is_silent=True)
-        samples = find_samples(session, given)
+        samples = find_samples(session, given, Limits().max_request_bytes)
     except EdgeAgentError as error:
         return dict(given), f"sizes are not known, {wanted}: {error}"
     if samples is None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from edge_agent.engine.runtime import load_runtime
@@ -48,3 +50,17 @@ class Cancellation:
                 self._options.log_severity_level = 4
                 self._options.terminate = self._because is not None
             return self._options
+
+
+@contextmanager
+def cancelled_after(limit_s: float) -> Iterator[Cancellation]:
+    """A Cancellation for runs inside of the block, which are stopped when `limit_s` are over."""
+    cancel = Cancellation()
+    because = DeadlineExceeded(f"the run took longer than {limit_s:g} s")
+    timer = threading.Timer(limit_s, cancel.cancel, (because,))
+    timer.start()
+    try:
+        yield cancel
+    finally:
+        timer.cancel()
+        timer.join()

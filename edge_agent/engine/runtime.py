@@ -42,6 +42,7 @@ OLDEST_OPSET: Final = 7
 """ONNX Runtime knows the operators of ai.onnx from this version on."""
 ERRORS_ONLY: Final = 3
 FATAL_ONLY: Final = 4
+_CLEARED: Final = ("ORT_", "MLAS_")
 _KEPT: Final = "ORT_DISABLE_TELEMETRY"
 _INSTALL: Final = "install exactly one: pip install 'edge-agent[cpu]'"
 
@@ -90,12 +91,12 @@ def load_runtime() -> ModuleType:
     """The module `onnxruntime`, imported without telemetry and deaf to the environment.
 
     Since 1.29 its wheels collect telemetry unless ORT_DISABLE_TELEMETRY is set before the import.
-    Other ORT_* variables configure sessions behind our back (threads, options from the model file),
-    so they are removed.
+    Other variables of its own configure sessions behind our back (threads, options from the model
+    file, kernels), so they are removed.
 
     Raises: RuntimeUnavailable if no build, several builds, or a broken build is installed.
     """
-    for name in [n for n in os.environ if n.startswith("ORT_") and n != _KEPT]:
+    for name in [n for n in os.environ if n.startswith(_CLEARED) and n != _KEPT]:
         del os.environ[name]
     if "onnxruntime" in sys.modules:
         return sys.modules["onnxruntime"]

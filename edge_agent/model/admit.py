@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import stat
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
@@ -19,14 +21,26 @@ from edge_agent.model.external import (
     size_of,
     too_short,
 )
+from edge_agent.model.functions import expanded_nodes
 from edge_agent.model.graph_rules import GraphRules
 from edge_agent.model.lean import without_weights
-from edge_agent.model.scopes import all_nodes, bodies, model_tensors
-from edge_agent.model.text import first_damaged_text
+from edge_agent.model.scopes import (
+    bodies,
+    model_nodes,
+    model_tensors,
+    plain_domain,
+    sparse_tensors,
+)
+from edge_agent.model.text import first_unfit_text
 from edge_agent.model.values import element_type_of, interface_spec, stored_elements, tensor_bytes
-from edge_agent.tensors import ElementType, TensorName, TensorSpec
+from edge_agent.tensors import ElementType, TensorName, TensorSpec, size_bytes
 
 _EXPORT_AGAIN = "export the model again"
+_MAX_OPSET = 1000
+"""No domain is near it."""
+_TYPED_FIELDS = tuple(
+    f"{kind}_data" for kind in ("float", "int32", "string", "int64", "double", "uint64")
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +50,21 @@ class AdmissionLimits:
     max_file_bytes: int = 2**31 - 1
     """Of the model file itself: protobuf cannot hold more; external data may be larger."""
     max_nodes: int = 200_000
+    """In the graph, all bodies and all functions, these written out at each call."""
     max_initializers: int = 200_000
+    """In the graph and all bodies."""
+    max_values: int = 1_000_000
+    """Declared inner values, and attributes, each."""
+    max_bodies: int = 10_000
+    """Graphs inside of nodes: shape inference copies for each all names around it."""
+    max_ends: int = 4096
+    """Inputs and outputs, each: as many as a request may have."""
     max_depth: int = 16
-    """How deep the bodies of If, Loop and Scan may be nested."""
+    """How deep the bodies of If, Loop and Scan may be nested, and functions call functions."""
+    max_rank: int = 32
+    """Of inputs, outputs and stored tensors: numpy before 2.0 has no more."""
+    max_external_bytes: int = 64 << 30
+    """Of all external tensors together, regions that they share counted each time."""
     max_opset: int = onnx.defs.onnx_opset_version()
     """Of ai.onnx: the newest that the installed onnx package has schemas for."""
 
@@ -76,7 +102,11 @@ def read_model(
                 model.ParseFromString(without_weights(view, path.name) if is_lean else view)
     except OSError as error:
         raise ModelRefused(f"{name}: cannot be read: {error.strerror}") from error
+    except MemoryError as error:
+        raise _too_much_to_read(name) from error
     except DecodeError as error:
+        if "alloc" in str(error):
+            raise _too_much_to_read(name) from error
         raise ModelRefused(
             f"{name}: is no ONNX model or is cut short (no valid protobuf); copy or download "
             "the file again"
@@ -86,13 +116,17 @@ def read_model(
             f"{name}: has no graph, so it is no ONNX model; name a model file, or download "
             "the file again"
         )
-    damaged = first_damaged_text(model)
-    if damaged is not None:
-        raise ModelRefused(
-            f"{name}: got the name {damaged[:40]!r}, which is no UTF-8 text; copy or download "
-            "the file again"
-        )
+    unfit = first_unfit_text(model)
+    if unfit is not None:
+        raise ModelRefused(f"{name}: {unfit}; export or download the model again")
     return model
+
+
+def _too_much_to_read(name: str) -> ModelRefused:
+    return ModelRefused(
+        f"{name}: reading it takes more memory than a model file of its size should; it is "
+        "damaged or made to do harm"
+    )
 
 
 def external_locations(model: onnx.ModelProto, path: Path) -> tuple[str, ...]:
@@ -124,8 +158,16 @@ def check(
     _check_counts(model, path.name, limits)
     rules = GraphRules(model, path.name)
     rules.check()
+    _check_ends(model, path.name, limits)
+    external_bytes = 0
     for tensor in model_tensors(model):
-        _check_tensor(tensor, path.name, folder)
+        _check_tensor(tensor, path.name, folder, limits)
+        external_bytes += tensor_bytes(tensor) if is_external(tensor) else 0
+    if external_bytes > limits.max_external_bytes:
+        raise ModelRefused(
+            f"{path.name}: got {external_bytes} bytes of external tensors, want at most "
+            f"{limits.max_external_bytes}"
+        )
 
 
 def _check_versions(
@@ -139,24 +181,62 @@ def _check_versions(
     if not model.opset_import:
         raise ModelRefused(f"{file_name}: imports no operator set; {_EXPORT_AGAIN}")
     newest = limits.max_opset if runtime_opset is None else min(limits.max_opset, runtime_opset)
-    for opset in model.opset_import:
-        if opset.domain in ("", "ai.onnx") and not 1 <= opset.version <= newest:
+    imported: dict[str, int] = {}
+    for opset in (*model.opset_import, *(o for f in model.functions for o in f.opset_import)):
+        if plain_domain(opset.domain) == "" and not 1 <= opset.version <= newest:
             raise ModelRefused(
                 f"{file_name}: got opset {opset.version} of ai.onnx, want 1 to {newest}; export "
                 "the model for an older opset, or update ONNX Runtime"
+            )
+        if not 1 <= opset.version < _MAX_OPSET:
+            raise ModelRefused(
+                f'{file_name}: got opset {opset.version} of "{opset.domain}", want 1 or a little '
+                f"more; {_EXPORT_AGAIN}"
+            )
+    for opset in model.opset_import:
+        if imported.setdefault(plain_domain(opset.domain), opset.version) != opset.version:
+            raise ModelRefused(
+                f'{file_name}: imports two opsets of "{opset.domain or "ai.onnx"}"; {_EXPORT_AGAIN}'
             )
 
 
 def _check_counts(model: onnx.ModelProto, file_name: str, limits: AdmissionLimits) -> None:
     _check_depth(model, file_name, limits)
-    nodes = sum(1 for _ in all_nodes(model.graph)) + sum(len(f.node) for f in model.functions)
-    initializers = len(model.graph.initializer) + len(model.graph.sparse_initializer)
+    nodes = list(model_nodes(model))
+    graphs = [model.graph, *(body for node in nodes for body in bodies(node))]
     for what, got, want in (
-        ("nodes", nodes, limits.max_nodes),
-        ("initializers", initializers, limits.max_initializers),
+        ("nodes", expanded_nodes(model, limits.max_depth, file_name), limits.max_nodes),
+        (
+            "initializers",
+            sum(len(graph.initializer) + len(graph.sparse_initializer) for graph in graphs),
+            limits.max_initializers,
+        ),
+        ("bodies", len(graphs) - 1, limits.max_bodies),
+        ("declared values", sum(len(g.value_info) for g in graphs), limits.max_values),
+        ("attributes", sum(len(node.attribute) for node in nodes), limits.max_values),
     ):
         if got > want:
             raise ModelRefused(f"{file_name}: got {got} {what}, want at most {want}")
+
+    for sparse in sparse_tensors(graphs, nodes):
+        _check_sparse(sparse, file_name, limits)
+
+
+def _check_ends(model: onnx.ModelProto, file_name: str, limits: AdmissionLimits) -> None:
+    held = _initialized(model)
+    inputs = [value for value in model.graph.input if value.name not in held]
+    for what, values in (("input", inputs), ("output", model.graph.output)):
+        if len(values) > limits.max_ends:
+            raise ModelRefused(
+                f"{file_name}: got {len(values)} {what}s, want at most {limits.max_ends}"
+            )
+        for value in values:
+            rank = len(value.type.tensor_type.shape.dim)
+            if rank > limits.max_rank:
+                raise ModelRefused(
+                    f'{file_name}: {what} "{value.name}": got {rank} dimensions, want at most '
+                    f"{limits.max_rank}"
+                )
 
 
 def _check_depth(model: onnx.ModelProto, file_name: str, limits: AdmissionLimits) -> None:
@@ -175,13 +255,19 @@ def _check_depth(model: onnx.ModelProto, file_name: str, limits: AdmissionLimits
             )
 
 
-def _check_tensor(tensor: onnx.TensorProto, file_name: str, folder: Path | None) -> None:
+def _check_tensor(
+    tensor: onnx.TensorProto, file_name: str, folder: Path | None, limits: AdmissionLimits
+) -> None:
     where = f'{file_name}: tensor "{tensor.name}"'
     element_type = element_type_of(tensor.data_type)
     if element_type is None:
         raise ModelRefused(
             f"{where}: got element type number {tensor.data_type}, which is not known; "
             f"{_EXPORT_AGAIN}"
+        )
+    if len(tensor.dims) > limits.max_rank:
+        raise ModelRefused(
+            f"{where}: got {len(tensor.dims)} dimensions, want at most {limits.max_rank}"
         )
     if any(size < 0 for size in tensor.dims):
         raise ModelRefused(f"{where}: got shape {list(tensor.dims)}, want sizes of 0 or more")
@@ -190,6 +276,8 @@ def _check_tensor(tensor: onnx.TensorProto, file_name: str, folder: Path | None)
     if is_external(tensor):
         _check_external(tensor, file_name, folder)
         return
+    if tensor.HasField("raw_data") and _has_typed_values(tensor):
+        raise ModelRefused(f"{where}: its values are stored twice; {_EXPORT_AGAIN}")
     if tensor.HasField("raw_data") and element_type is not ElementType.STRING:
         got, want, unit = len(tensor.raw_data), tensor_bytes(tensor), "bytes"
     else:
@@ -200,6 +288,39 @@ def _check_tensor(tensor: onnx.TensorProto, file_name: str, folder: Path | None)
             f"{where}: got {got} {unit}, want {want} for {element_type}{list(tensor.dims)}; the "
             f"file is damaged, {_EXPORT_AGAIN}"
         )
+
+
+def _has_typed_values(tensor: onnx.TensorProto) -> bool:
+    return any(len(getattr(tensor, field)) for field in _TYPED_FIELDS)
+
+
+def _check_sparse(sparse: onnx.SparseTensorProto, file_name: str, limits: AdmissionLimits) -> None:
+    """Runtimes make a sparse tensor dense when they load it, and trust its indices."""
+    where = f'{file_name}: sparse tensor "{sparse.values.name}"'
+    dims = tuple(sparse.dims)
+    element_type = element_type_of(sparse.values.data_type)
+    if not 0 < len(dims) <= limits.max_rank or any(size < 1 for size in dims):
+        raise ModelRefused(f"{where}: got shape {list(dims)[:8]}, want sizes of 1 or more")
+    if (
+        element_type is None
+        or element_type is ElementType.STRING
+        or size_bytes(element_type, dims) > limits.max_file_bytes
+    ):
+        raise ModelRefused(
+            f"{where}: got shape {list(dims)}, want at most {limits.max_file_bytes} bytes"
+        )
+    values, indices = tuple(sparse.values.dims), tuple(sparse.indices.dims)
+    if len(values) != 1 or indices not in (values, (*values, len(dims))):
+        raise ModelRefused(
+            f"{where}: got {list(values)} values at {list(indices)} indices, want a list of "
+            f"values, and an index or {len(dims)} for each; {_EXPORT_AGAIN}"
+        )
+    if sparse.indices.data_type != onnx.TensorProto.INT64 or is_external(sparse.indices):
+        raise ModelRefused(f"{where}: want int64 indices inside the model; {_EXPORT_AGAIN}")
+    found = onnx.numpy_helper.to_array(sparse.indices)
+    bounds = np.array(dims if indices != values else (math.prod(dims),), np.int64)
+    if ((found < 0) | (found >= bounds)).any():
+        raise ModelRefused(f"{where}: an index is outside of {list(dims)}; {_EXPORT_AGAIN}")
 
 
 def _check_external(tensor: onnx.TensorProto, file_name: str, folder: Path | None) -> None:

@@ -14,6 +14,7 @@ from edge_agent.tensors import ElementType, TensorName, TensorSpec, ValueSpecs
 _MIN_SMALL_BYTES = 16
 _MAX_SMALL_BYTES = 4096
 _SMALL_SHARE = 16
+_MAX_COUNT = 10**18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +172,7 @@ def _cut(
         position=position,
         crossing=tensors,
         others=tuple((name, specs.others[name]) for name in names if name in specs.others),
-        crossing_bytes=sum(known) if len(known) == len(names) else None,
+        crossing_bytes=bounded(sum(known)) if len(known) == len(names) else None,
     )
 
 
@@ -211,3 +212,9 @@ def _is_extended(spec: TensorSpec | None, other: str | None) -> bool:
     if spec is not None:
         return not spec.element_type.is_native and spec.element_type is not ElementType.STRING
     return any(f"({t})" in (other or "") for t in ElementType if not t.is_native and t.bits)
+
+
+def bounded(count: int) -> int:
+    """`count`, or the largest that is told: declared sizes may multiply to more than the integers
+    that messages carry."""
+    return min(count, _MAX_COUNT)

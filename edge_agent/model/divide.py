@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from edge_agent.model.admit import declared_inputs, declared_outputs
 from edge_agent.model.cost import OperatorCost, operator_cost, weights_read
-from edge_agent.model.cuts import Place, crossings, impassable, places
+from edge_agent.model.cuts import Place, bounded, crossings, impassable, places
 from edge_agent.model.fusion import held_together
 from edge_agent.model.graph import ModelGraph, random_operator
 from edge_agent.subgraphs import ModelId, ModelSummary, Segment
@@ -206,8 +206,8 @@ def _segment(
         start=start,
         stop=stop,
         operators=tuple(sorted(counted.items(), key=lambda pair: (-pair[1], pair[0]))),
-        operations=sum(cost.operations for cost in inside),
-        activation_bytes=sum(cost.activation_bytes for cost in inside),
+        operations=bounded(sum(cost.operations for cost in inside)),
+        activation_bytes=bounded(sum(cost.activation_bytes for cost in inside)),
         weight_bytes=sum(weights.values()),
-        parallel_operations=sum(cost.operations for cost in inside if cost.is_parallel),
+        parallel_operations=bounded(sum(c.operations for c in inside if c.is_parallel)),
     )

@@ -15,6 +15,8 @@ from edge_agent.errors import ModelRefused
 from edge_agent.model.values import tensor_bytes
 
 _KEYS = frozenset({"location", "offset", "length", "checksum"})
+_MAX_DIGITS = 19
+"""Below 2**63, which is what files and runtimes count with."""
 _DRIVE = re.compile(r"[A-Za-z]:")
 _PIECE_BYTES = 1 << 20
 """Copied at once: larger pieces took up to twice as long on ext4."""
@@ -45,6 +47,10 @@ def external_place(tensor: onnx.TensorProto, file_name: str) -> ExternalPlace:
     where = f'{file_name}: tensor "{tensor.name}"'
     entries: dict[str, str] = {}
     for entry in tensor.external_data:
+        if entry.key in entries:
+            raise ModelRefused(
+                f'{where}: external data key "{entry.key}" is given twice; export the model again'
+            )
         if entry.key not in _KEYS:
             raise ModelRefused(
                 f'{where}: got external data key "{entry.key}", want one of '
@@ -69,7 +75,7 @@ def _number(entries: Mapping[str, str], key: str, default: int, where: str) -> i
     text = entries.get(key)
     if text is None:
         return default
-    if not (text.isascii() and text.isdigit() and len(text) < 20):
+    if not (text.isascii() and text.isdigit() and len(text) < _MAX_DIGITS):
         raise ModelRefused(
             f'{where}: got external data {key} "{text[:40]}", want a whole number of bytes, '
             "0 or more; export the model again"

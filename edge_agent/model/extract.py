@@ -72,8 +72,10 @@ def extract(
     )
     model.opset_import.extend(graph.model.opset_import)
     model.graph.name = graph.model.graph.name or "graph"
-    declared = {v.name: v for v in (*graph.model.graph.output, *graph.model.graph.input)}
+    declared = {v.name: v for v in graph.model.graph.input}
     model.graph.input.extend(_value(name, declared, specs) for name in inputs)
+    # An output that later nodes read is no input with what is declared of it: that may be wrong.
+    declared = {v.name: v for v in graph.model.graph.output} | declared
     model.graph.output.extend(_value(name, declared, specs) for name in outputs)
     model.graph.value_info.extend(_inner_values(nodes, set(outputs), specs))
     try:

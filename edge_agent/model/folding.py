@@ -76,18 +76,22 @@ def _evaluate(
 ) -> dict[str, Array]:
     feeds = {name: known[name] for name in node.input if name}
     operands = [feeds.get(name, np.zeros(0)) for name in node.input]
-    if not _result_elements(node.op_type, operands) * 8 <= SMALL_BYTES:
-        return {}
     try:
+        if not _result_elements(node.op_type, operands) * 8 <= SMALL_BYTES:
+            return {}
         with np.errstate(all="ignore"):
             results = ReferenceEvaluator(node, opsets=opsets).run(None, feeds)
     except _FAILURES:
         return {}
-    return {name: np.asarray(r) for name, r in zip(node.output, results, strict=False) if name}
+    arrays = [np.asarray(result) for result in results]
+    if sum(array.nbytes for array in arrays) > SMALL_BYTES:  # small operands can be broadcast
+        return {}
+    return {name: array for name, array in zip(node.output, arrays, strict=False) if name}
 
 
 def _result_elements(operator: str, operands: list[Array]) -> float:
-    """Upper bound of the elements of the result, so that nothing huge is made."""
+    """About how many elements the result has, so that nothing huge is made: no more than the
+    square of this, where operands are broadcast or gathered from."""
     if operator in ("ConstantOfShape", "Expand"):
         return float(np.prod(operands[-1].astype(np.float64)))
     if operator == "Range":

@@ -25,6 +25,9 @@ _RANDOM = frozenset(
         "RandomUniformLike",
     }
 )
+_MAX_ROOTS = 256
+"""Of one constant value. A chain that adds a constant at each of its nodes would else take memory
+and time with the square of its length."""
 _FOLDED_DOMAINS = frozenset({"", "ai.onnx.ml"})
 
 
@@ -92,10 +95,12 @@ class ModelGraph:
         constant_nodes, kept = [], []
         for i in order:
             names = node_reads[i]
+            found: dict[str, None] = {}
             is_constant = names and all(n in roots and n not in changing for n in names)
             if is_constant and folds(working[i][1]):
-                found = tuple(dict.fromkeys(itertools.chain(*(roots[name] for name in names))))
-                roots.update((name, found) for name in working[i][1].output if name)
+                found = dict.fromkeys(itertools.chain(*(roots[name] for name in names)))
+            if 0 < len(found) <= _MAX_ROOTS:
+                roots.update((name, tuple(found)) for name in working[i][1].output if name)
                 constant_nodes.append(working[i][1])
             else:
                 kept.append(i)

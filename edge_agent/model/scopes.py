@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import onnx
 
 _ATTRIBUTE = onnx.AttributeProto
+_SHOWN_CHARACTERS = 200
+"""Of the name of a node: messages about bodies name every node around."""
 
 
 def bodies(node: onnx.NodeProto) -> tuple[onnx.GraphProto, ...]:
@@ -49,10 +51,22 @@ def reads(node: onnx.NodeProto) -> tuple[str, ...]:
 
 def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     """The nodes of `graph` and of all bodies inside of them."""
-    for node in graph.node:
+    return deep_nodes(graph.node)
+
+
+def deep_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """`nodes`, and those of all bodies inside of them."""
+    for node in nodes:
         yield node
         for body in bodies(node):
-            yield from all_nodes(body)
+            yield from deep_nodes(body.node)
+
+
+def model_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """Every node of `model`, those of its own functions and of all bodies included."""
+    yield from all_nodes(model.graph)
+    for function in model.functions:
+        yield from deep_nodes(function.node)
 
 
 def node_tensors(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
@@ -91,6 +105,20 @@ def model_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
             yield from node_tensors(node)
 
 
+def sparse_tensors(
+    graphs: Iterable[onnx.GraphProto], nodes: Iterable[onnx.NodeProto]
+) -> Iterator[onnx.SparseTensorProto]:
+    """The sparse tensors that `graphs` hold as initializers, and `nodes` in their attributes."""
+    for graph in graphs:
+        yield from graph.sparse_initializer
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.type == _ATTRIBUTE.SPARSE_TENSOR:
+                yield attribute.sparse_tensor
+            elif attribute.type == _ATTRIBUTE.SPARSE_TENSORS:
+                yield from attribute.sparse_tensors
+
+
 def _parts(sparse: onnx.SparseTensorProto) -> Iterator[onnx.TensorProto]:
     yield sparse.values
     yield sparse.indices
@@ -98,8 +126,12 @@ def _parts(sparse: onnx.SparseTensorProto) -> Iterator[onnx.TensorProto]:
 
 def node_label(index: int, node: onnx.NodeProto) -> str:
     """How messages name a node: its index in the file, its name if it has one, its operator."""
-    name = f' "{node.name}"' if node.name else ""
-    return f"node {index}{name} ({node.op_type})"
+    name = f' "{_shortened(node.name)}"' if node.name else ""
+    return f"node {index}{name} ({_shortened(node.op_type)})"
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _SHOWN_CHARACTERS else f"{name[:_SHOWN_CHARACTERS]}..."
 
 
 def plain_domain(domain: str) -> str:

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import onnx
 
 from edge_agent.errors import InputMismatch
 from edge_agent.model.folding import fold, small_constants
+from edge_agent.model.functions import holding
 from edge_agent.model.graph import ModelGraph
+from edge_agent.model.scopes import deep_nodes, plain_domain
 from edge_agent.model.values import spec_of, spec_of_tensor, type_text, value_info_of
 from edge_agent.tensors import Array, Shape, TensorName, TensorSpec, ValueSpecs
 
+_CRASHING = frozenset(
+    {
+        ("", "RegexFullMatch"),
+        ("ai.onnx.ml", "DictVectorizer"),
+        ("ai.onnx.ml", "LabelEncoder"),
+        ("ai.onnx.ml", "TreeEnsemble"),
+    }
+)
+"""Where inference of onnx 1.23.2 reads the type of an input that has none, and dies of it."""
+_FAILURES = (onnx.shape_inference.InferenceError, LookupError, RuntimeError, ValueError)
+"""What inference raises for models that contradict themselves."""
 _MAX_ROUNDS = 8
 """Inference and folding feed each other; real models settle after two or three rounds."""
 
@@ -45,15 +59,24 @@ def _specs(
         if spec is not None:
             specs[spec.name] = spec
     # What the file declares of inner values is not used: it may be wrong, or for other shapes.
-    for value in (*inputs, *graph.model.graph.output, *_inferred(graph, inputs, known)):
+    for value in graph.model.graph.output:
+        spec = spec_of(value)
+        if spec is not None:
+            specs[spec.name] = replace(spec, dims=None) if spec.name in graph.users else spec
+        elif (text := _other_type(value)) is not None:
+            others[TensorName(value.name)] = text
+    for value in (*inputs, *_inferred(graph, inputs, known)):
         spec = spec_of(value)
         if spec is not None:
             specs[spec.name] = spec
-        elif value.type.WhichOneof("value") != "tensor_type":
-            text = type_text(value.type)
-            if text is not None:
-                others[TensorName(value.name)] = text
+        elif (text := _other_type(value)) is not None:
+            others[TensorName(value.name)] = text
     return ValueSpecs(tensors=specs, others=others)
+
+
+def _other_type(value: onnx.ValueInfoProto) -> str | None:
+    """The type of what is no tensor; None for tensors and where it is not known."""
+    return None if value.type.WhichOneof("value") == "tensor_type" else type_text(value.type)
 
 
 def fixed_inputs(
@@ -119,15 +142,17 @@ def _inferred(
         onnx.numpy_helper.from_array(value, name) for name, value in known.items()
     )
     lean.graph.sparse_initializer.extend(graph.sparse_constants.values())
+    crashing = holding(graph.model.functions, _CRASHING)
     for node in (*graph.constant_nodes, *graph.nodes):
-        if known.keys().isdisjoint(node.output):
+        used = {(plain_domain(n.domain), n.op_type) for n in deep_nodes([node])}
+        if crashing.isdisjoint(used) and known.keys().isdisjoint(node.output):
             lean.graph.node.append(node)
     lean.graph.output.extend(onnx.ValueInfoProto(name=name) for name in graph.outputs)
     try:
         # Without data_prop, which on 1.23 makes every element of a ConstantOfShape or a Range,
         # however huge; `fold` does as much, within bounds.
         found = onnx.shape_inference.infer_shapes(lean).graph
-    except onnx.shape_inference.InferenceError:
+    except _FAILURES:
         return ()
     folded = tuple(
         onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims)

@@ -1,17 +1,36 @@
-"""Every text of a model that anything reads: protobuf hands out damaged ones as bytes."""
+"""Every text of a model that anything reads, and which of them no program should have to show."""
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Iterator
 
 import onnx
 
 from edge_agent.model.scopes import bodies, model_tensors
 
+MAX_NAME_CHARACTERS = 4096
+"""As many as the messages between the processes carry."""
+_SHOWN = 40
 
-def first_damaged_text(model: onnx.ModelProto) -> bytes | None:
-    """The first name, operator or entry in `model` that is not valid UTF-8; None if all are."""
-    return next((text for text in _texts(model) if isinstance(text, bytes)), None)
+
+def first_unfit_text(model: onnx.ModelProto) -> str | None:
+    """What is wrong with the first name, operator or entry of `model` that is no UTF-8 text, has
+    control characters, or is too long; None if all are fit."""
+    return next((reason for text in _texts(model) if (reason := _unfit(text)) is not None), None)
+
+
+def _unfit(text: str | bytes) -> str | None:
+    if isinstance(text, bytes):  # protobuf hands out damaged texts so
+        return f"got the name {text[:_SHOWN]!r}, which is no UTF-8 text"
+    if len(text) > MAX_NAME_CHARACTERS:
+        return (
+            f"got a name of {len(text)} characters, want at most {MAX_NAME_CHARACTERS}: "
+            f"{text[:_SHOWN]!r}..."
+        )
+    if not text.isprintable() and any(unicodedata.category(c) == "Cc" for c in text):
+        return f"got the name {text[:_SHOWN]!r}, which has control characters"
+    return None
 
 
 def _texts(model: onnx.ModelProto) -> Iterator[str | bytes]:
@@ -19,7 +38,7 @@ def _texts(model: onnx.ModelProto) -> Iterator[str | bytes]:
     yield from _graph_texts(model.graph)
     for function in model.functions:
         yield from (function.name, function.domain, function.overload)
-        yield from (*function.input, *function.output)
+        yield from (*function.input, *function.output, *function.attribute)
         yield from (opset.domain for opset in function.opset_import)
         yield from _node_texts(function.node)
     for tensor in model_tensors(model):
@@ -40,6 +59,7 @@ def _node_texts(nodes: Iterable[onnx.NodeProto]) -> Iterator[str | bytes]:
     for node in nodes:
         yield from (node.op_type, node.domain, node.name, node.overload)
         yield from (*node.input, *node.output)
-        yield from (attribute.name for attribute in node.attribute)
+        for attribute in node.attribute:
+            yield from (attribute.name, attribute.ref_attr_name)
         for body in bodies(node):
             yield from _graph_texts(body)

@@ -79,8 +79,10 @@ class ModelStore:
         StorageError if the copy cannot be written.
         """
         with _refusing(str(source)):
-            fd = os.open(_regular(source.resolve(strict=True)), _READ)
+            path = _regular(source.resolve(strict=True))
+            fd = os.open(path, _READ)
         try:
+            _require_still_regular(fd, str(path))
             staged = Staged(source=source, models=self._models, staging=self._staging)
             try:
                 staged.copy_model(fd, max_bytes)
@@ -334,15 +336,25 @@ def _open_without_links(folder: Path, parts: tuple[str, ...], place: str) -> int
         file_fd = os.open(parts[-1], _READ, dir_fd=fd)
     finally:
         os.close(fd)
-    # Asked of the open file: the name may mean another one by now.
-    found = os.fstat(file_fd)
-    if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
-        return file_fd
-    os.close(file_fd)
-    raise ModelRefused(
-        f"{place}: has {found.st_nlink} names (hard links), want a regular file with one; "
-        "replace it by a copy"
-    )
+    try:
+        found = _require_still_regular(file_fd, place)
+        if found.st_nlink != 1:
+            raise ModelRefused(
+                f"{place}: has {found.st_nlink} names (hard links), want a regular file with one; "
+                "replace it by a copy"
+            )
+    except ModelRefused:
+        os.close(file_fd)
+        raise
+    return file_fd
+
+
+def _require_still_regular(fd: int, place: str) -> os.stat_result:
+    """Asked of the open file: its name may mean another one by now than when it was looked at."""
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode):
+        raise ModelRefused(f"{place}: is {_kind(found.st_mode)}, want a regular file")
+    return found
 
 
 def external_bytes(source_folder: Path, location: str, place: str) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 
 from edge_agent import clock
 from edge_agent.engine.chain import Chain
+from edge_agent.engine.memory import bounded_memory, enough_for
 from edge_agent.engine.runtime import load_runtime
 from edge_agent.engine.session import OptimisationLevel, Session
 from edge_agent.errors import EdgeAgentError, StorageError
@@ -84,9 +85,11 @@ def open_ahead(file: SubgraphFile, *, is_background: bool) -> Session | None:
     """Open a file that is still being checked; None if ONNX Runtime refuses it.
 
     Its reason is not kept: `open_deployment` finds it again, and names the file as it should be.
+    A file that takes more memory than sound ones do has to wait for the check too.
     """
     try:
-        return _open(file, (), is_background=is_background)
+        with bounded_memory(enough_for(Path(file.path).stat().st_size)):
+            return _open(file, (), is_background=is_background)
     except EdgeAgentError as error:
         log.info("not opened ahead: %s", error)
         return None

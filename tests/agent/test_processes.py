@@ -93,3 +93,12 @@ def test_a_worker_that_was_opened_in_the_background_serves_at_normal_priority() 
         assert not own or session_of(child.pid).endswith(" nice 0")
     finally:
         child.end()
+
+
+def test_the_kernel_ends_a_child_before_the_agent_when_memory_runs_out() -> None:
+    child = Child("edge_agent.worker")
+    try:
+        score, own = (Path(f"/proc/{pid}/oom_score_adj") for pid in (child.pid, os.getpid()))
+        assert int(score.read_text()) > int(own.read_text())
+    finally:
+        child.end()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -81,3 +82,13 @@ def test_only_a_few_places_touch_the_environment() -> None:
         if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv", "putenv")
     }
     assert found == set()
+
+
+def test_nothing_loads_libraries_of_operators() -> None:
+    """Such a library is native code, and a model that needs one is refused."""
+    found = [
+        path.name
+        for path in (ROOT / "edge_agent").rglob("*.py")
+        if re.search(r"register_custom_ops|custom_op_library|\bCDLL\b", path.read_text())
+    ]
+    assert found == []

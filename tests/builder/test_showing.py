@@ -91,7 +91,7 @@ def parse_dot(text: str) -> tuple[dict[str, str], list[tuple[str, str, str]]]:
 
 
 def awkward(folder: Path) -> Path:
-    nasty = 'a"b\\c\nd]; e -> f ["x'
+    nasty = 'a"b\\c d]; e -> f ["x'
     nodes = [node("Add", ["x", "w"], [nasty]), node("Abs", [nasty], ["y"])]
     made = model(nodes, [value("x", [3])], [value("y", [3]), value("x", [3])], [held("w", [1.0])])
     path = folder / 'we"ird.onnx'

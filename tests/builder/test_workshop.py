@@ -26,6 +26,7 @@ from edge_agent.tensors import Arrays, ElementType, TensorName, TensorSpec
 
 X = np.random.default_rng(0).standard_normal((1, 3, 16, 16)).astype(np.float32)
 CPU = UnitId("cpu")
+ENOUGH_BYTES = 1 << 20
 
 
 def write_convolutions(path: Path, count: int = 4) -> Path:
@@ -250,15 +251,15 @@ def test_open_dimensions_are_tried_until_the_model_runs(tmp_path: Path) -> None:
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.save(made, tmp_path / "m.onnx")
     session = Session.open(tmp_path / "m.onnx", threads=1, level=OptimisationLevel.ALL)
-    found = find_samples(session, {})
+    found = find_samples(session, {}, ENOUGH_BYTES)
     assert found is not None
     assert found.shapes == {"x": (1, 48)}
     assert len(found.arrays) == 2
     assert not np.array_equal(found.arrays[0]["x"], found.arrays[1]["x"])
-    given = find_samples(session, {TensorName("x"): (5, 48)})
+    given = find_samples(session, {TensorName("x"): (5, 48)}, ENOUGH_BYTES)
     assert given is not None
     assert given.shapes == {"x": (5, 48)}
-    assert find_samples(session, {TensorName("x"): (5, 47)}) is None
+    assert find_samples(session, {TensorName("x"): (5, 47)}, ENOUGH_BYTES) is None
 
 
 def test_the_declared_interface_is_that_of_the_model(workshop: Workshop) -> None:

@@ -285,6 +285,67 @@ def test_a_removed_model_is_gone_and_collecting_keeps_the_others(
     assert staging(tmp_path) == []
 
 
+def test_a_file_without_content_of_a_terabyte_is_refused_before_it_is_copied(
+    store: ModelStore, source: Path, tmp_path: Path
+) -> None:
+    hole_bytes = 1 << 42
+    with (source.parent / "hole.bin").open("wb") as file:
+        file.truncate(hole_bytes)
+    assert refusal(store, source, "hole.bin") == f"got {hole_bytes} bytes, want at most 1048576"
+    with (
+        store.stage(source, ENOUGH_BYTES) as staged,
+        pytest.raises(StorageError, match=rf"got \d+ bytes free, want {hole_bytes}; free some"),
+    ):
+        staged.add_external("hole.bin", source.parent, hole_bytes)
+    assert staging(tmp_path) == []
+
+
+def test_a_model_file_that_is_its_own_external_data_is_copied_twice(
+    store: ModelStore, source: Path
+) -> None:
+    model, path = admit(store, source, "m.onnx")
+    assert (path.parent / "m.onnx").read_bytes() == path.read_bytes() == b"graph"
+    store.verify(model)
+
+
+def test_a_file_that_becomes_a_fifo_between_look_and_use_is_copied_or_refused(
+    store: ModelStore, source: Path, tmp_path: Path
+) -> None:
+    contents = {path: path.read_bytes() for path in (source, source.parent / "w.bin")}
+    is_over = threading.Event()
+
+    def swap() -> None:
+        while not is_over.is_set():
+            for path, content in contents.items():
+                new = path.with_suffix(".new")
+                os.mkfifo(new)
+                new.replace(path)
+                new.write_bytes(content)
+                new.replace(path)
+
+    def attempt() -> str:
+        try:
+            with store.stage(source, ENOUGH_BYTES) as staged:
+                staged.add_external("w.bin", source.parent, ENOUGH_BYTES)
+                copies = (staged.path, staged.path.parent / "w.bin")
+                return "".join(copy.read_text() for copy in copies)
+        except ModelRefused as refusal:
+            return "refused" if "is a FIFO, want a regular file" in str(refusal) else str(refusal)
+
+    swapping = threading.Thread(target=swap)
+    swapping.start()
+    outcomes: set[str] = set()
+    until_s = time.monotonic() + 10.0
+    try:
+        while len(outcomes) < 2 and time.monotonic() < until_s:
+            outcomes |= {attempt() for _ in range(100)}
+    finally:
+        is_over.set()
+        swapping.join()
+    assert outcomes == {"graphweights", "refused"}
+    assert staging(tmp_path) == []
+
+
 STAGER = """
 import sys
 from pathlib import Path

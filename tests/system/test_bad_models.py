@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, numpy_helper
 
 from edge_agent.client import Client
-from edge_agent.errors import ModelRefused
+from edge_agent.errors import ModelQuarantined, ModelRefused
 from tests.system.made_models import (
     adding,
     convolving,
@@ -165,3 +169,62 @@ def test_a_refused_model_leaves_the_one_of_that_name_as_it_was(
             client.load(_text(tmp_path), "m")
         assert agent.place.stored() == before
         assert client.infer("m", x(0.0))["y"].tolist() == [[5.0, 6.0, 7.0]]
+
+
+SMALLEST = np.array([-(2**63)], np.int64)
+BARE_OPENING = """
+import sys, onnxruntime
+onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
+"""
+
+
+def _overflowing(path: Path, *, is_constant: bool) -> Path:
+    """q = a / b, int64[1]: the smallest number over -1 has no result, and x86 traps it. A constant
+    one is computed while the model is opened."""
+    held = [numpy_helper.from_array(SMALLEST, "a"), numpy_helper.from_array(-np.ones(1, int), "b")]
+    nodes = [
+        onnx.helper.make_node("Div", ["a", "b"], ["c" if is_constant else "q"]),
+        *([onnx.helper.make_node("Add", ["x", "c"], ["q"])] if is_constant else []),
+    ]
+    inputs = [value(name, [1], TensorProto.INT64) for name in ("x" if is_constant else "ab")]
+    outputs = [value("q", [1], TensorProto.INT64)]
+    graph = onnx.helper.make_graph(
+        nodes, "overflowing", inputs, outputs, held if is_constant else []
+    )
+    return saved(model(graph), path)
+
+
+@pytest.fixture
+def killing(tmp_path: Path) -> Path:
+    """A model of which ONNX Runtime dies, not by any hand, while it opens it."""
+    path = _overflowing(tmp_path / "killing.onnx", is_constant=True)
+    alone = [sys.executable, "-c", BARE_OPENING, str(path)]
+    if subprocess.run(alone, capture_output=True, check=False).returncode >= 0:
+        pytest.skip("this ONNX Runtime, or this processor, survives the model")
+    return path
+
+
+def test_a_model_of_which_onnx_runtime_dies_is_refused_and_others_go_on_serving(
+    client: Client, agent: RunningAgent, killing: Path, tmp_path: Path
+) -> None:
+    client.load(adding(tmp_path / "good.onnx"), wait=True)
+    before = agent.place.stored()
+    with pytest.raises(ModelRefused, match=r"killing\.onnx: .*died while it opened the model"):
+        client.load(killing)
+    assert client.infer("good", x(0.0))["y"].tolist() == [[1.0, 2.0, 3.0]]
+    assert agent.place.stored() == before
+    client.unload("good")
+
+
+@pytest.mark.usefixtures("killing")
+def test_a_request_of_which_onnx_runtime_dies_costs_that_model_at_most(
+    client: Client, tmp_path: Path
+) -> None:
+    client.load(adding(tmp_path / "good.onnx"))
+    client.load(_overflowing(tmp_path / "dividing.onnx", is_constant=False), wait=True)
+    assert client.infer("dividing", {"a": 6 * np.ones(1, int), "b": 3 * np.ones(1, int)})["q"] == 2
+    with pytest.raises(ModelQuarantined):
+        client.infer("dividing", {"a": SMALLEST, "b": -np.ones(1, int)}, deadline_s=60.0)
+    assert client.infer("good", x(0.0))["y"].tolist() == [[1.0, 2.0, 3.0]]
+    client.unload("dividing")
+    client.unload("good")

@@ -1,0 +1,1 @@
+"""What `tools/fuzz_admission` and the tests of hostile models damage, run and look at."""
