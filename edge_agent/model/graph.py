@@ -11,6 +11,7 @@ from typing import Self
 import onnx
 
 from edge_agent.model.admit import AdmissionLimits, overridable, read_model
+from edge_agent.model.external import is_external
 from edge_agent.model.order import order_nodes
 from edge_agent.model.scopes import all_nodes, bodies, node_label, plain_domain, reads
 from edge_agent.model.values import tensor_bytes
@@ -220,7 +221,9 @@ def _is_random(node: onnx.NodeProto, fixed: Mapping[str, onnx.TensorProto]) -> b
         return all(attribute.name != "seed" for attribute in node.attribute)
     if node.op_type == "Dropout" and len(node.input) > 2 and node.input[2]:
         training = fixed.get(node.input[2])
-        return training is None or bool(onnx.numpy_helper.to_array(training))
+        if training is None or is_external(training):
+            return True
+        return bool(onnx.numpy_helper.to_array(training).any())
     return False
 
 

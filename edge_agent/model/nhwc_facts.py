@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import TensorProto, helper, numpy_helper, shape_inference
+from onnx import TensorProto, helper, numpy_helper
 
+from edge_agent.model.inference import bearable_nodes, inferred
 from edge_agent.model.nhwc_forms import MICROSOFT
 from edge_agent.tensors import TensorName, TensorSpec
 
@@ -185,7 +186,8 @@ def _types(
     known = dict(_declared(model.graph))
     needed = {name for node in model.graph.node for name in node.output if name}
     if not needed <= known.keys() | specs.keys():
-        known |= _declared(_inferred(model).graph)
+        # Wrong declarations and models above 2 GiB: what is declared has to do.
+        known |= _declared(inferred(_without_weights(model)) or model.graph)
     for name, spec in specs.items():
         number = getattr(TensorProto, _ONNX_NAMES.get(spec.element_type, ""), 0)
         known[name] = (number, spec.dims)
@@ -195,14 +197,6 @@ def _types(
 _ONNX_NAMES = {"float32": "FLOAT", "float64": "DOUBLE", "uint8": "UINT8", "int8": "INT8"}
 
 
-def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
-    try:
-        return shape_inference.infer_shapes(_without_weights(model), data_prop=True)
-    except (shape_inference.InferenceError, ValueError, RuntimeError):
-        # Wrong declarations and models above 2 GiB: what is declared has to do.
-        return model
-
-
 def _without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy in which large constants are inputs: inference would serialise them twice."""
     copy = onnx.ModelProto(ir_version=model.ir_version)
@@ -210,7 +204,7 @@ def _without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     copy.functions.extend(model.functions)
     graph = copy.graph
     graph.name = model.graph.name
-    graph.node.extend(map(_standard, model.graph.node))
+    graph.node.extend(map(_standard, bearable_nodes(model.graph.node, model.functions)))
     for values in ("input", "output", "value_info"):
         getattr(graph, values).extend(getattr(model.graph, values))
     known = {value.name for value in graph.input}

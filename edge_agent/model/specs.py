@@ -9,23 +9,11 @@ import onnx
 
 from edge_agent.errors import InputMismatch
 from edge_agent.model.folding import fold, small_constants
-from edge_agent.model.functions import holding
 from edge_agent.model.graph import ModelGraph
-from edge_agent.model.scopes import deep_nodes, plain_domain
+from edge_agent.model.inference import bearable_nodes, inferred
 from edge_agent.model.values import spec_of, spec_of_tensor, type_text, value_info_of
 from edge_agent.tensors import Array, Shape, TensorName, TensorSpec, ValueSpecs
 
-_CRASHING = frozenset(
-    {
-        ("", "RegexFullMatch"),
-        ("ai.onnx.ml", "DictVectorizer"),
-        ("ai.onnx.ml", "LabelEncoder"),
-        ("ai.onnx.ml", "TreeEnsemble"),
-    }
-)
-"""Where inference of onnx 1.23.2 reads the type of an input that has none, and dies of it."""
-_FAILURES = (onnx.shape_inference.InferenceError, LookupError, RuntimeError, ValueError)
-"""What inference raises for models that contradict themselves."""
 _MAX_ROUNDS = 8
 """Inference and folding feed each other; real models settle after two or three rounds."""
 
@@ -142,17 +130,13 @@ def _inferred(
         onnx.numpy_helper.from_array(value, name) for name, value in known.items()
     )
     lean.graph.sparse_initializer.extend(graph.sparse_constants.values())
-    crashing = holding(graph.model.functions, _CRASHING)
-    for node in (*graph.constant_nodes, *graph.nodes):
-        used = {(plain_domain(n.domain), n.op_type) for n in deep_nodes([node])}
-        if crashing.isdisjoint(used) and known.keys().isdisjoint(node.output):
+    every = (*graph.constant_nodes, *graph.nodes)
+    for node in bearable_nodes(every, graph.model.functions):
+        if known.keys().isdisjoint(node.output):
             lean.graph.node.append(node)
     lean.graph.output.extend(onnx.ValueInfoProto(name=name) for name in graph.outputs)
-    try:
-        # Without data_prop, which on 1.23 makes every element of a ConstantOfShape or a Range,
-        # however huge; `fold` does as much, within bounds.
-        found = onnx.shape_inference.infer_shapes(lean).graph
-    except _FAILURES:
+    found = inferred(lean)
+    if found is None:
         return ()
     folded = tuple(
         onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims)

@@ -12,10 +12,12 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 from edge_agent.builder.building import find_samples
 from edge_agent.builder.specs import inner_specs
+from edge_agent.engine.memory import bounded_memory
 from edge_agent.engine.session import OptimisationLevel, Session
 from edge_agent.model.divide import legal_cuts, summarise
 from edge_agent.model.extract import extract
 from edge_agent.model.graph import ModelGraph
+from edge_agent.model.nhwc import rewrite_nhwc
 from edge_agent.model.specs import infer_specs
 from edge_agent.subgraphs import ModelId
 from edge_agent.tensors import TensorName
@@ -98,6 +100,20 @@ def test_a_body_with_an_operator_of_which_shape_inference_dies_is_kept_from_it(
         tmp_path,
     )
     assert str(infer_specs(graph, {}).tensors[TensorName("y")]) == "float32[3]"
+
+
+def test_a_constant_of_any_size_is_not_made_while_shapes_are_inferred(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(
+        parser.parse_model(f"""{PLAIN}
+            g (float[1, 4, 8, 8] x) => (y) <int64[1] n = {{8589934592}}, int64 z = {{0}}> {{
+                c = ConstantOfShape(n) r = Gather(c, z) u = com.microsoft.Gelu(x) t = Relu(u)
+                y = Add(t, r) }}"""),
+        path,
+    )
+    with bounded_memory(1 << 30):
+        specs = infer_specs(ModelGraph.load(path), {})
+        rewrite_nhwc(path, tmp_path / "rewritten.onnx", specs)
 
 
 def test_an_output_that_is_read_inside_is_not_believed_what_is_declared_of_it(

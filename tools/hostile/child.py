@@ -15,6 +15,7 @@ import shutil
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +26,18 @@ from edge_agent.builder.admitting import admit
 from edge_agent.builder.building import find_samples, general_specs, is_quantised
 from edge_agent.builder.specs import inner_specs
 from edge_agent.builder.tolerance import disagreement
+from edge_agent.builder.workshop import Workshop
 from edge_agent.config import Limits, Settings
+from edge_agent.devices import Layout
 from edge_agent.engine.cancel import Cancellation, cancelled_after
 from edge_agent.engine.chain import Chain
 from edge_agent.engine.session import OptimisationLevel, Session
-from edge_agent.errors import EdgeAgentError
+from edge_agent.errors import EdgeAgentError, ModelRefused, RuntimeUnavailable
 from edge_agent.model.divide import legal_cuts, summarise
 from edge_agent.model.extract import extract
 from edge_agent.model.graph import ModelGraph
 from edge_agent.store.models import ModelStore
+from edge_agent.subgraphs import SegmentRange
 from edge_agent.tensors import Arrays, TensorName
 from edge_agent.wire.messages import Admitted
 from hostile.cases import MODEL_FILE, sound, write_case
@@ -121,6 +125,12 @@ def _divided(admitted: Admitted, scratch: Path, step: Step) -> str:
         if wanted is not None and feeds is not None and summary.undivided_because is None:
             _compare(graph, cut, feeds, wanted, scratch, step)
             outcome = "admitted, divided, right"
+    if whole is not None:
+        workshop = Workshop(graph, summary, specs, scratch)
+        for layout in Layout:
+            step(f"compile for {layout} with ONNX Runtime")
+            with suppress(ModelRefused, RuntimeUnavailable):
+                workshop.compiled(SegmentRange(start=0, stop=len(summary.segments)), layout)
     return outcome
 
 
