@@ -1,9 +1,11 @@
-"""Who owns a folder: at most one living process at a time, known by its process id."""
+"""Who owns a folder, known by its process id, and who may change what several processes use."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -11,6 +13,21 @@ from edge_agent.errors import AlreadyRunning
 from edge_agent.store.folder import make_folder, storage_errors
 
 _NAME = "lock"
+
+
+@contextmanager
+def exclusively(path: Path) -> Iterator[None]:
+    """Keep other processes, and other threads, out of the block; waits until they have left it.
+
+    `path` is made if it is missing, and never removed. Raises: StorageError.
+    """
+    with storage_errors(path, "lock"):
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        os.close(fd)
 
 
 class FolderLock:
