@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -14,6 +14,7 @@ from edge_agent.errors import ModelRefused
 from edge_agent.model.values import tensor_bytes
 
 _KEYS = frozenset({"location", "offset", "length", "checksum"})
+_CHUNK_BYTES = 4 << 20
 _DRIVE = re.compile(r"[A-Za-z]:")
 
 
@@ -112,6 +113,31 @@ def read_external(tensor: onnx.TensorProto, folder: Path, file_name: str) -> byt
     if len(found) != place.length_bytes:
         raise ModelRefused(too_short(tensor, place, file_name, place.offset_bytes + len(found)))
     return found
+
+
+def stored_chunks(place: ExternalPlace, folder: Path) -> Iterator[memoryview]:
+    """The bytes at a place below `folder`, in pieces that are valid until the next one.
+
+    Raises:
+        ModelRefused: the file is missing or too short.
+    """
+    buffer = memoryview(bytearray(min(_CHUNK_BYTES, place.length_bytes)))
+    stop_bytes = place.offset_bytes + place.length_bytes
+    reached_bytes = place.offset_bytes
+    try:
+        with open(folder / place.location, "rb", buffering=0) as file:
+            file.seek(place.offset_bytes)
+            while reached_bytes < stop_bytes:
+                count = file.readinto(buffer[: stop_bytes - reached_bytes]) or 0
+                if not count:
+                    raise ModelRefused(
+                        f"{place.location}: got {reached_bytes} bytes, want {stop_bytes} or more; "
+                        "copy the file again"
+                    )
+                reached_bytes += count
+                yield buffer[:count]
+    except OSError as error:
+        raise ModelRefused(f"{place.location}: cannot be read: {error.strerror}") from error
 
 
 def missing(tensor: onnx.TensorProto, place: ExternalPlace, file_name: str, reason: str) -> str:

@@ -37,7 +37,8 @@ class Adding:
         """The files that were written to, and whether all that is in them is known to be good."""
 
     def tensor(self, chunks: Iterable[bytes | memoryview]) -> str:
-        """Store the bytes of a tensor; returns the name of its blob.
+        """Store the bytes of a tensor; returns their location from the pool's folder on, which
+        ends with their SHA-256.
 
         Raises: StorageError; what `chunks` raises.
         """
@@ -51,13 +52,14 @@ class Adding:
             else:
                 self._before_bytes.setdefault(region.blob, 0)
         self._regions[region] = None
-        return region.blob
+        return f"{self._blobs.folder.name}/{region.blob}"
 
-    def form(self, blob: str, chunks: Iterable[bytes | memoryview]) -> int:
-        """Store a form of a tensor that was stored before; returns its offset in the blob.
+    def form(self, location: str, chunks: Iterable[bytes | memoryview]) -> int:
+        """Store a form of the tensor at `location`; returns its offset in bytes there.
 
         Raises: StorageError; what `chunks` raises.
         """
+        blob = location.rpartition("/")[2]
         used = self._used.get(blob, set()) | {r for r in self._regions if r.blob == blob}
         used_bytes = max(region.stop_bytes for region in used)
         self._before_bytes.setdefault(blob, used_bytes)
