@@ -149,8 +149,10 @@ class Controller:
                     builder.close()
                     self._sweep_after_builder()
                 raise
-            self._install(loaded)
+            is_replacing = self._install(loaded)
             loaded.builder = builder
+        if is_replacing:
+            self._collect_unused()
         self._start_build(loaded, is_fresh=False)
         return loaded
 
@@ -227,8 +229,8 @@ class Controller:
             self._datapath.retire(lane, worker.station)
             raise
 
-    def _install(self, loaded: Loaded) -> None:
-        """Put a model that can serve in the place of what its name stood for."""
+    def _install(self, loaded: Loaded) -> bool:
+        """Put a model that can serve in the place of what its name stood for, if it did."""
         name = loaded.record.name
         with self._lock:
             before = self._models.get(name)
@@ -243,6 +245,7 @@ class Controller:
         self._datapath.call(lambda: self._datapath.lanes.add(loaded.lane))
         if before is not None:
             self._dismiss(before)
+        return before is not None
 
     def unload(self, name: str) -> None:
         """Stop serving a model, after what is in flight, and remove it.
@@ -275,6 +278,8 @@ class Controller:
             station = worker.station
             self._datapath.retire(lane, station)
             worker.child.process.wait()
+        for lease in loaded.leases:
+            lease.release()
 
     @contextmanager
     def _loading(self) -> Iterator[None]:
@@ -283,13 +288,19 @@ class Controller:
             self._loads += 1
         try:
             yield
-        finally:
-            with self._collecting:
-                self._loads -= 1
+        except BaseException:
+            self._end_loading()
             self._collect_unused()
+            raise
+        self._end_loading()
+
+    def _end_loading(self) -> None:
+        with self._collecting:
+            self._loads -= 1
 
     def _collect_unused(self) -> None:
-        """Remove what no name stands for; if models are being loaded, the last of them does."""
+        """Remove what no name stands for; if models are being loaded, the last of them does, or its
+        build."""
         with self._collecting:
             if self._loads:
                 return
@@ -351,11 +362,12 @@ class Controller:
             if builder is not None:
                 builder.close()
                 self._sweep_after_builder()
+            self._collect_unused()
 
     def _sweep_after_builder(self) -> None:
         """A builder that was killed left its workspace."""
         try:
-            self._stores.artifacts.sweep()
+            self._stores.pool.sweep()
             self._stores.models.sweep()
         except StorageError as error:
             log.warning("could not remove what a builder left: %s", error)
@@ -438,6 +450,13 @@ class Controller:
             warm_shapes=serve.warm_shapes,
         )
         save_kept(self._stores.plans, loaded.record.name, kept)
+        self._hold(loaded)
+
+    def _hold(self, loaded: Loaded) -> None:
+        """See to it that what the next worker opens is still there then."""
+        before, loaded.leases = loaded.leases, self._stores.hold(loaded.serve.subgraphs)
+        for lease in before:
+            lease.release()
 
     # ---- workers that died
 
@@ -490,6 +509,7 @@ class Controller:
             inputs=loaded.lane.inputs,
             outputs=loaded.lane.outputs,
         )
+        self._hold(loaded)
         loaded.plan = None
         if loaded.planning.state in ("done", "failed"):
             loaded.planning = Planning("waiting", 0.0, "its compiled files were not usable")
@@ -533,8 +553,7 @@ class Controller:
         lane.quarantine = record.quarantined
         plain = plain_subgraph(path, record.threads)
         is_usable = bool(kept.subgraphs) and all(
-            s.compiled_for is None or self._stores.artifacts.holds(Path(s.path))
-            for s in kept.subgraphs
+            s.compiled_for is None or self._stores.pool.holds(Path(s.path)) for s in kept.subgraphs
         )
         if not is_usable:
             kept = Kept(model=record.model, inputs=kept.inputs, outputs=kept.outputs)
@@ -550,6 +569,7 @@ class Controller:
         loaded = Loaded(record=record, lane=lane, serve=serve, plan=kept.plan)
         if kept.plan is not None:
             loaded.planning = Planning("done", 1.0, "done")
+        self._hold(loaded)
         self._models[record.name] = loaded
         self._datapath.call(lambda: self._datapath.lanes.add(lane))
 

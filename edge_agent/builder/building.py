@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from edge_agent.builder.benches import PartBench, Slices, Subject, WholeBench
+from edge_agent.builder.compiler import Compiler
 from edge_agent.builder.specs import inner_specs
-from edge_agent.builder.workshop import LEVELS, Workshop
+from edge_agent.builder.workshop import Workshop
 from edge_agent.config import Settings
-from edge_agent.devices import ComputeUnit, Device, Layout, UnitId
+from edge_agent.devices import ComputeUnit, Device, Layout
 from edge_agent.engine.session import OptimisationLevel, Session
 from edge_agent.errors import EdgeAgentError, ModelRefused, RuntimeUnavailable, StorageError
 from edge_agent.model.divide import summarise
@@ -34,8 +35,8 @@ from edge_agent.profiling.keep import (
 from edge_agent.profiling.profiler import profile
 from edge_agent.profiling.verify import Verification, explained, verify
 from edge_agent.samples import random_arrays
-from edge_agent.store.artifacts import ArtifactKey, ArtifactStore
 from edge_agent.store.models import ModelStore
+from edge_agent.store.pool import Pool
 from edge_agent.store.records import ProfileKey, ProfileStore
 from edge_agent.subgraphs import ModelSummary, SegmentRange
 from edge_agent.telemetry import host
@@ -46,8 +47,6 @@ log = logging.getLogger(__name__)
 
 CANDIDATES = 8
 SAMPLES = 2
-CPU = UnitId("cpu")
-"""Where plain ONNX Runtime runs."""
 OPEN_SIZES = (64, 224, 16, 320, 48, 128, 1, 512, 2)
 """Sizes tried for dimensions that the model leaves open, until it runs."""
 
@@ -120,7 +119,7 @@ class Building:
         self._slices = slices
         self._budgets = settings.planning
         self._models = ModelStore(settings.state)
-        self._artifacts = ArtifactStore(settings.cache)
+        self._pool = Pool(settings.state / "pool", settings.limits.max_compiled_bytes)
         self._profiles = ProfileStore(settings.cache)
         self._device_key = device_key()
 
@@ -142,10 +141,10 @@ class Building:
         inputs, outputs = plain.inputs, plain.outputs
         del plain
         shapes = samples.shapes if samples is not None else {}
-        with self._artifacts.workspace() as scratch:
-            specs = inner_specs(graph, shapes, scratch.path)
+        with Compiler(self._pool, self._message.model, self._device_key) as compiler:
+            specs = inner_specs(graph, shapes, compiler.draft("probe.onnx"))
             summary = summarise(graph, self._message.model, shapes, specs)
-            workshop = Workshop(graph, summary, general_specs(graph, specs), scratch.path)
+            workshop = Workshop(graph, summary, general_specs(graph, specs), compiler)
             if samples is None:
                 plan = self._unprofiled(summary)
                 chosen: CandidatePlan | None = None
@@ -335,7 +334,7 @@ class Building:
             return (self._plain_file(workshop),)
         return tuple(
             self._compiled_file(
-                self._stored(workshop, s.segments, s.configuration.unit, s.configuration.layout),
+                workshop.compiled(s.segments, s.configuration.layout),
                 s.configuration.threads,
                 is_plain=False,
             )
@@ -346,7 +345,7 @@ class Building:
         """The whole model, compiled where that is possible: equal, and opened much quicker."""
         whole = SegmentRange(start=0, stop=len(workshop.summary.segments))
         try:
-            graph = self._stored(workshop, whole, CPU, Layout.BLOCKED)
+            graph = workshop.compiled(whole, Layout.BLOCKED)
         except (ModelRefused, RuntimeUnavailable) as error:
             log.info("it is opened from the model each time: %s", error)
             return SubgraphFile(
@@ -365,25 +364,6 @@ class Building:
             is_plain=is_plain,
             compiled_for=self._device_key,
         )
-
-    def _stored(
-        self, workshop: Workshop, segments: SegmentRange, unit: UnitId, layout: Layout
-    ) -> Path:
-        version, _, processor = self._device_key.partition(" on ")
-        key = ArtifactKey(
-            model=self._message.model,
-            nodes=workshop.nodes(segments),
-            unit=unit,
-            layout=layout,
-            level=LEVELS[layout].value,
-            runtime_version=version,
-            runtime_build=version,
-            processor=processor,
-        )
-        kept = self._artifacts.get(key)
-        if kept is None:
-            kept = self._artifacts.put(key, workshop.compiled(segments, layout).parent)
-        return kept / "graph.onnx"
 
 
 def formless_configurations(plan: CandidatePlan, workshop: Workshop) -> set[Configuration]:

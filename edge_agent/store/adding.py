@@ -7,7 +7,8 @@ from typing import Self
 
 from edge_agent.store.blobs import Blobs, Region
 from edge_agent.store.folder import write_file
-from edge_agent.store.manifests import EntryKind, Manifest, Manifests, graph_sha256
+from edge_agent.store.leases import take_lease
+from edge_agent.store.manifests import Entry, EntryKind, Manifest, Manifests, graph_sha256
 
 
 class Adding:
@@ -81,29 +82,33 @@ class Adding:
                 self._manifests.drop(path)
         self._used[blob] = {r for r in self._used[blob] if r.offset_bytes == 0}
 
-    def publish(self, graph: bytes) -> None:
-        """Force all of it to disk, then give it its name, in place of what had it.
+    def publish(self, graph: bytes) -> Entry:
+        """Force all of it to disk, then give it its name, in place of what had it; returns it in
+        use.
 
         Raises: StorageError.
         """
         for blob, is_good in self._written.items():
             self._blobs.seal(blob, is_good=is_good)
         self._blobs.sync_names()
-        self._manifests.drop(self._manifests.path(self._key))
+        manifest_path = self._manifests.path(self._key)
+        self._manifests.drop(manifest_path)
         path = self._manifests.graph(self._key)
         write_file(path, graph)
         size_bytes, sha256 = graph_sha256(path)
-        self._manifests.write(
-            Manifest(
-                kind=self._kind,
-                key=self._key,
-                description=self._description,
-                graph_bytes=size_bytes,
-                graph_sha256=sha256,
-                regions=tuple(self._regions),
-            )
+        manifest = Manifest(
+            kind=self._kind,
+            key=self._key,
+            description=self._description,
+            graph_bytes=size_bytes,
+            graph_sha256=sha256,
+            regions=tuple(self._regions),
         )
+        self._manifests.write(manifest)
         self._before_bytes.clear()
+        lease = take_lease(manifest_path)
+        assert lease is not None, "only who has the pool's lock removes entries"
+        return Entry(graph=path, manifest=manifest, lease=lease)
 
     def _undo(self) -> None:
         for blob, size_bytes in self._before_bytes.items():

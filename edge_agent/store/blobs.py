@@ -67,29 +67,21 @@ class Blobs:
         """All blobs, sorted. Raises: StorageError."""
         return tuple(p.name for p in entries(self.folder) if not p.name.startswith("."))
 
-    def size_bytes(self, blob: str) -> int:
-        """The length of a blob's file; 0 if there is none. Raises: StorageError."""
-        with storage_errors(self.path(blob), "read"):
-            try:
-                return self.path(blob).stat().st_size
-            except FileNotFoundError:
-                return 0
+    def state(self, blob: str) -> tuple[int, bool]:
+        """Length of a blob's file, and whether it is as it was left; (0, False) without one.
 
-    def disk_bytes(self, blob: str) -> int:
-        """What the file takes on disk; 0 if there is none. Raises: StorageError."""
+        Raises: StorageError.
+        """
         with storage_errors(self.path(blob), "read"):
             try:
-                return self.path(blob).stat().st_blocks * 512
+                found = self.path(blob).stat()
             except FileNotFoundError:
-                return 0
+                return 0, False
+        return found.st_size, found.st_mtime_ns == SEALED_AT_S * 10**9
 
     def is_sealed(self, blob: str) -> bool:
-        """Whether the file is as it was left; False also if there is none. Raises: StorageError."""
-        with storage_errors(self.path(blob), "read"):
-            try:
-                return self.path(blob).stat().st_mtime_ns == SEALED_AT_S * 10**9
-            except FileNotFoundError:
-                return False
+        """Whether the file is there and as it was left. Raises: StorageError."""
+        return self.state(blob)[1]
 
     def seal(self, blob: str, *, is_good: bool = True) -> None:
         """Force the file to disk and, if `is_good`, say that its content is known.
@@ -149,10 +141,10 @@ class Blobs:
             os.close(fd)
 
     def _has(self, region: Region, *, doubt: bool) -> bool:
-        if self.size_bytes(region.blob) < region.length_bytes:
+        got_bytes, is_sealed = self.state(region.blob)
+        if got_bytes < region.length_bytes:
             return False
-        is_believed = self.is_sealed(region.blob) and not doubt
-        return is_believed or self.is_intact(region)
+        return (is_sealed and not doubt) or self.is_intact(region)
 
     def append(self, blob: str, chunks: Iterable[bytes | memoryview], used_bytes: int) -> Region:
         """Write a form of the tensor behind the first `used_bytes` of its blob.
@@ -187,8 +179,8 @@ class Blobs:
         Nobody may have mapped what is given back. Raises: StorageError.
         """
         stop_bytes = max((r.stop_bytes for r in regions), default=0)
-        was_sealed = self.is_sealed(blob)
-        has_changed = self.size_bytes(blob) > stop_bytes
+        got_bytes, was_sealed = self.state(blob)
+        has_changed = got_bytes > stop_bytes
         if has_changed:
             self.cut(blob, stop_bytes)
         for start, stop in _gaps(regions):

@@ -22,12 +22,35 @@ def exclusively(path: Path) -> Iterator[None]:
     `path` is made if it is missing, and never removed. Raises: StorageError.
     """
     with storage_errors(path, "lock"):
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        fd = _opened(path)
         fcntl.flock(fd, fcntl.LOCK_EX)
     try:
         yield
     finally:
         os.close(fd)
+
+
+@contextmanager
+def exclusively_now(path: Path) -> Iterator[bool]:
+    """`exclusively` that does not wait: whether nobody else is in such a block. Raises:
+    StorageError.
+    """
+    with storage_errors(path, "lock"):
+        fd = _opened(path)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        is_ours = False
+    else:
+        is_ours = True
+    try:
+        yield is_ours
+    finally:
+        os.close(fd)
+
+
+def _opened(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
 
 
 class FolderLock:

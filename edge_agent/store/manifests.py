@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import msgspec
 from edge_agent.errors import StorageError
 from edge_agent.store.blobs import Region
 from edge_agent.store.folder import entries, storage_errors
-from edge_agent.store.leases import take_alone
+from edge_agent.store.leases import Lease, take_alone
 from edge_agent.store.sealed import read_sealed, write_sealed
 
 SUFFIX = ".json"
@@ -48,6 +49,15 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     def weight_bytes(self) -> int:
         """Bytes of the tensors that lie outside of the graph, without their forms."""
         return sum(r.length_bytes for r in self.regions if r.offset_bytes == 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """An entry in use, until its lease is released or this process ends."""
+
+    graph: Path
+    manifest: Manifest
+    lease: Lease
 
 
 class Manifests:

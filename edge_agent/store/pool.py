@@ -18,7 +18,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from edge_agent.errors import StorageError
@@ -35,10 +34,11 @@ from edge_agent.store.folder import (
     sweep_staging,
     sweep_temporaries,
 )
-from edge_agent.store.leases import Lease, take_lease
-from edge_agent.store.lock import exclusively
+from edge_agent.store.leases import take_lease
+from edge_agent.store.lock import exclusively, exclusively_now
 from edge_agent.store.manifests import (
     GRAPH_SUFFIX,
+    Entry,
     EntryKind,
     Manifest,
     Manifests,
@@ -50,16 +50,8 @@ from edge_agent.subgraphs import ModelId
 
 _log = logging.getLogger(__name__)
 
+_BLOBS = "blobs"
 _LOAD_AGAIN = "load the model again from its source"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """An entry in use, until its lease is released or this process ends."""
-
-    graph: Path
-    manifest: Manifest
-    lease: Lease
 
 
 class Pool:
@@ -72,17 +64,13 @@ class Pool:
         """
         self.folder = folder
         self._max_compiled_bytes = max_compiled_bytes
-        self._blobs = Blobs(folder / "blobs")
+        self._blobs = Blobs(folder / _BLOBS)
         self._made = folder / "made"
         self._staging = folder / "staging"
         for part in (self._made, self._staging):
             make_folder(part)
+        self._lock = folder / "lock"
         self._manifests = Manifests(folder)
-
-    @contextmanager
-    def _changing(self) -> Iterator[None]:
-        with exclusively(self.folder / "lock"):
-            yield
 
     # ---- using
 
@@ -115,16 +103,17 @@ class Pool:
         graph = self._manifests.graph(manifest.key)
         if graph_sha256(graph) != (manifest.graph_bytes, manifest.graph_sha256):
             raise StorageError(f"{graph}: is damaged: its SHA-256 differs")
-        touched = {r.blob for r in manifest.regions if not self._blobs.is_sealed(r.blob)}
+        files = {blob: self._blobs.state(blob) for blob in {r.blob for r in manifest.regions}}
         for region in manifest.regions:
-            self._check(region, reads=thorough or region.blob in touched)
+            got_bytes, is_sealed = files[region.blob]
+            self._check(region, got_bytes, reads=thorough or not is_sealed)
+        touched = {blob for blob, (_, is_sealed) in files.items() if not is_sealed}
         if touched:
             self._seal_if_good(touched)
         return manifest
 
-    def _check(self, region: Region, *, reads: bool) -> None:
+    def _check(self, region: Region, got_bytes: int, *, reads: bool) -> None:
         path = self._blobs.path(region.blob)
-        got_bytes = self._blobs.size_bytes(region.blob)
         if got_bytes < region.stop_bytes:
             raise StorageError(
                 f"{path}: is damaged: got {got_bytes} bytes, want {region.stop_bytes} or more"
@@ -137,7 +126,7 @@ class Pool:
 
     def _seal_if_good(self, blobs: Set[str]) -> None:
         """Spare the next user the reading of files of which all regions are good."""
-        with self._changing():
+        with exclusively(self._lock):
             known, _ = self._manifests.all()
             for blob in blobs:
                 regions = {r for m in known.values() for r in m.regions if r.blob == blob}
@@ -149,7 +138,7 @@ class Pool:
         if self._is_model(_key(path)):
             raise StorageError(f"{damage}; {_LOAD_AGAIN}") from damage
         _log.warning("%s; removed, it will be compiled again", damage)
-        with self._changing():
+        with exclusively(self._lock):
             self._manifests.drop(path)
 
     def _is_model(self, key: str) -> bool:
@@ -192,7 +181,7 @@ class Pool:
 
         Raises: StorageError; then nothing of it is left.
         """
-        with self._changing():
+        with exclusively(self._lock):
             if kind is EntryKind.MODEL:
                 make_folder(self._made / key)
             with Adding(
@@ -213,24 +202,29 @@ class Pool:
         """Remove what is not needed: models that are not in `keep`, what was compiled for none of
         those in it, what is above the budget, and what a crash left.
 
-        What somebody uses stays until the next time. Raises: StorageError.
+        What somebody uses stays until the next time; so does everything while another process
+        adds, which may take long. Raises: StorageError.
         """
-        with self._changing():
-            for folder in entries(self._made):
-                if folder.name not in keep:
-                    remove_tree(folder, self._staging)
-            wanted = keep | {p.name for folder in entries(self._made) for p in entries(folder)}
-            known, damages = self._manifests.all()
-            unreadable = {path for path in damages if not self._is_model(_key(path))}
-            for path in (*known, *damages):
-                if is_disowned(path) or _key(path) not in wanted or path in unreadable:
-                    self._manifests.remove_unused(path)
-            evict_surplus(self._manifests, self._max_compiled_bytes, self.folder)
-            self._reclaim()
+        with exclusively_now(self._lock) as is_ours:
+            if is_ours:
+                self._collect(keep)
+
+    def _collect(self, keep: Set[ModelId]) -> None:
+        for folder in entries(self._made):
+            if folder.name not in keep:
+                remove_tree(folder, self._staging)
+        wanted = keep | {p.name for folder in entries(self._made) for p in entries(folder)}
+        known, damages = self._manifests.all()
+        unreadable = {path for path in damages if not self._is_model(_key(path))}
+        for path in (*known, *damages):
+            if is_disowned(path) or _key(path) not in wanted or path in unreadable:
+                self._manifests.remove_unused(path)
+        evict_surplus(self._manifests, self._max_compiled_bytes, self.folder)
+        self._reclaim()
 
     def evict(self) -> None:
         """Remove what is above the budget and not in use. Raises: StorageError."""
-        with self._changing():
+        with exclusively(self._lock):
             if evict_surplus(self._manifests, self._max_compiled_bytes, self.folder):
                 self._reclaim()
 
@@ -266,3 +260,16 @@ class Pool:
 
 def _key(path: Path) -> str:
     return path.name.split(".")[0]
+
+
+def entry_of(graph: Path) -> Entry | None:
+    """The use of the entry of the pool that `graph` belongs to; None if it lies in no pool.
+
+    Raises: StorageError if it is gone or damaged.
+    """
+    if not (graph.parent / _BLOBS).is_dir():
+        return None
+    found = Pool(graph.parent, max_compiled_bytes=0).get(_key(graph))
+    if found is None:
+        raise StorageError(f"{graph}: is gone or damaged: it has to be compiled again")
+    return found

@@ -15,6 +15,7 @@ from edge_agent.engine.runtime import load_runtime
 from edge_agent.engine.session import OptimisationLevel, Session
 from edge_agent.errors import EdgeAgentError, StorageError
 from edge_agent.samples import random_arrays
+from edge_agent.store.pool import entry_of
 from edge_agent.tensors import Arrays, TensorSpec
 from edge_agent.wire.messages import Deployment, SubgraphFile
 
@@ -58,6 +59,8 @@ def load() -> None:
 def _open(file: SubgraphFile, pinned_cores: tuple[int, ...], *, is_background: bool) -> Session:
     if file.compiled_for is not None:
         _check_device(file.path, file.compiled_for)
+    # For as long as this process lives, what it maps is not given back.
+    entry_of(Path(file.path))
     is_pinned = not file.is_plain and file.threads == len(pinned_cores) and file.threads > 1
     open_session = Session.open_idle if is_background else Session.open
     return open_session(
@@ -101,7 +104,7 @@ def open_deployment(
 
     Raises:
         ModelRefused, RuntimeUnavailable: ONNX Runtime does not open a file.
-        StorageError: a compiled file is for another processor or ONNX Runtime.
+        StorageError: a compiled file is damaged, or for another processor or ONNX Runtime.
     """
     started_s = clock.precise_s()
     if ahead is not None:

@@ -38,7 +38,7 @@ def add(
         for content, forms in tensors.items():
             blob = adding.tensor([content])
             offsets += [adding.form(blob, [form]) for form in forms]
-        adding.publish(graph)
+        adding.publish(graph).lease.release()
     return offsets
 
 

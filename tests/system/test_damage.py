@@ -32,7 +32,8 @@ def damage(path: Path) -> None:
 
 def compiled(place: Place) -> list[Path]:
     """The graphs of the compiled subgraphs."""
-    return sorted((place.state / "cache" / "compiled").rglob("graph.onnx"))
+    manifests = (place.state / "pool").glob("*.json")
+    return sorted(p.with_suffix(".onnx") for p in manifests if b'"compiled"' in p.read_bytes())
 
 
 def test_a_damaged_profile_is_told_and_measured_again(start: StartAgent, planned: Place) -> None:

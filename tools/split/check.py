@@ -56,7 +56,7 @@ def check(subject: Subject, most_cuts: int, scratch: str | None = None) -> Outco
             return outcome
         graph = ModelGraph.load(path)
         shapes = {TensorName(n): a.shape for n, a in feeds.items() if n in graph.inputs}
-        specs = inner_specs(graph, shapes, folder)
+        specs = inner_specs(graph, shapes, folder / "probe.onnx")
         legal = []
         for place in places(graph, specs):
             if place.blocked_by is None:
