@@ -278,8 +278,7 @@ class Controller:
             station = worker.station
             self._datapath.retire(lane, station)
             worker.child.process.wait()
-        for lease in loaded.leases:
-            lease.release()
+        loaded.hold(())
 
     @contextmanager
     def _loading(self) -> Iterator[None]:
@@ -450,13 +449,7 @@ class Controller:
             warm_shapes=serve.warm_shapes,
         )
         save_kept(self._stores.plans, loaded.record.name, kept)
-        self._hold(loaded)
-
-    def _hold(self, loaded: Loaded) -> None:
-        """See to it that what the next worker opens is still there then."""
-        before, loaded.leases = loaded.leases, self._stores.hold(loaded.serve.subgraphs)
-        for lease in before:
-            lease.release()
+        loaded.hold(self._stores.hold(loaded.serve.subgraphs))
 
     # ---- workers that died
 
@@ -478,6 +471,8 @@ class Controller:
                 return
             child = self._workers.prepare(is_background=False)
             try:
+                files = self._stores.in_place(loaded.record.model, loaded.serve.subgraphs)
+                loaded.serve = replace(loaded.serve, subgraphs=files)
                 loaded.worker, _ = self._open(lane, loaded.serve, child)
                 self._serve_again(loaded)
                 return
@@ -500,7 +495,7 @@ class Controller:
             self._datapath.call(loaded.lane.died)
 
     def _fall_back(self, loaded: Loaded) -> None:
-        path = str(self._stores.models.path(loaded.record.model))
+        path = str(self._stores.model_path(loaded.record.model))
         plain = plain_subgraph(path, loaded.record.threads)
         loaded.serve = Serve(
             epoch=self._epoch(loaded.record.model),
@@ -509,7 +504,7 @@ class Controller:
             inputs=loaded.lane.inputs,
             outputs=loaded.lane.outputs,
         )
-        self._hold(loaded)
+        loaded.hold(self._stores.hold(loaded.serve.subgraphs))
         loaded.plan = None
         if loaded.planning.state in ("done", "failed"):
             loaded.planning = Planning("waiting", 0.0, "its compiled files were not usable")
@@ -539,7 +534,7 @@ class Controller:
                 log.error("model %s cannot be served: %s; load it again", record.name, error)
 
     def _restore(self, record: LoadedModel) -> None:
-        path = str(self._stores.models.path(record.model))
+        path = str(self._stores.model_path(record.model))
         kept = load_kept(self._stores.plans, record.name, record.model)
         if kept is None:
             # Its interface is known only when a worker has opened it: the builder reads it.
@@ -569,7 +564,7 @@ class Controller:
         loaded = Loaded(record=record, lane=lane, serve=serve, plan=kept.plan)
         if kept.plan is not None:
             loaded.planning = Planning("done", 1.0, "done")
-        self._hold(loaded)
+        loaded.hold(self._stores.hold(loaded.serve.subgraphs))
         self._models[record.name] = loaded
         self._datapath.call(lambda: self._datapath.lanes.add(lane))
 

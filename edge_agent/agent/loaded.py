@@ -41,6 +41,13 @@ class Loaded:
     is_gone: threading.Event = field(default_factory=threading.Event)
     """Set when it is unloaded or replaced, so that its building stops."""
 
+    def hold(self, leases: tuple[Lease, ...]) -> None:
+        """Hold these leases, which see to it that what the next worker opens is still there then,
+        in place of those before."""
+        before, self.leases = self.leases, leases
+        for lease in before:
+            lease.release()
+
     def state(self, memory_bytes: int | None) -> ModelState:
         """The model as `models` and `status` show it."""
         lane, worker = self.lane, self.worker

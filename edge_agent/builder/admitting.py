@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
 from edge_agent.config import Settings
-from edge_agent.store.models import ModelStore
+from edge_agent.errors import StorageError
+from edge_agent.store.models import ModelStore, Staged
+from edge_agent.store.pool import POOL_FOLDER, Pool
+from edge_agent.subgraphs import ModelId
 from edge_agent.wire.messages import Admitted
+
+log = logging.getLogger(__name__)
 
 _LOCATION = b"location"
 """Without these bytes, a model file makes ONNX Runtime open no other file.
@@ -36,16 +42,52 @@ def admit(
             is left in the store.
         StorageError: the store cannot be written.
     """
+    pool = Pool(settings.state / POOL_FOLDER, settings.limits.max_compiled_bytes)
+    if path.parent == pool.folder:
+        return _described(path, settings)
     with ModelStore(settings.state).stage(path, settings.limits.max_model_bytes) as staged:
         if not staged.contains(_LOCATION):
             on_staged(staged.path)
-        staged.seal()
+        sha256 = staged.seal()
         # Imports onnx, which takes as long as all the rest: nothing above needs it.
         from edge_agent.builder.inspecting import inspect
 
-        interface = inspect(staged, path, settings.limits)
+        interface, with_external_data = inspect(staged.path, path, settings.limits)
         wait_until_movable()
-        model, stored = staged.commit()
+        if with_external_data is not None:
+            from edge_agent.builder.pooling import add_with_external_data
+
+            entry = add_with_external_data(with_external_data, path, sha256, pool)
+            entry.release()
+            model, stored = ModelId(entry.manifest.key), entry.graph
+        else:
+            model, stored = _committed(staged, ModelId(sha256), pool)
     return Admitted(
         model=model, path=str(stored), inputs=interface.inputs, outputs=interface.outputs
     )
+
+
+def _described(graph: Path, settings: Settings) -> Admitted:
+    """A model that the pool has, for an agent that lost what it knew of it."""
+    from edge_agent.builder.inspecting import inspect
+
+    interface, _ = inspect(graph, graph, settings.limits)
+    return Admitted(
+        model=ModelId(graph.stem),
+        path=str(graph),
+        inputs=interface.inputs,
+        outputs=interface.outputs,
+    )
+
+
+def _committed(staged: Staged, model: ModelId, pool: Pool) -> tuple[ModelId, Path]:
+    """The model in its place: the pool has it, if it was loaded before and is intact there."""
+    try:
+        entry = pool.get(model, thorough=True)
+    except StorageError as damage:
+        log.warning("%s", damage)
+        entry = None
+    if entry is None:
+        return staged.commit()
+    entry.release()
+    return model, entry.graph

@@ -12,6 +12,7 @@ import numpy as np
 
 from edge_agent.builder.benches import PartBench, Slices, Subject, WholeBench
 from edge_agent.builder.compiler import Compiler
+from edge_agent.builder.pooling import pooled
 from edge_agent.builder.specs import inner_specs
 from edge_agent.builder.workshop import Workshop
 from edge_agent.config import Settings
@@ -36,7 +37,7 @@ from edge_agent.profiling.profiler import profile
 from edge_agent.profiling.verify import Verification, explained, verify
 from edge_agent.samples import random_arrays
 from edge_agent.store.models import ModelStore
-from edge_agent.store.pool import Pool
+from edge_agent.store.pool import POOL_FOLDER, Pool
 from edge_agent.store.records import ProfileKey, ProfileStore
 from edge_agent.subgraphs import ModelSummary, SegmentRange
 from edge_agent.telemetry import host
@@ -119,7 +120,7 @@ class Building:
         self._slices = slices
         self._budgets = settings.planning
         self._models = ModelStore(settings.state)
-        self._pool = Pool(settings.state / "pool", settings.limits.max_compiled_bytes)
+        self._pool = Pool(settings.state / POOL_FOLDER, settings.limits.max_compiled_bytes)
         self._profiles = ProfileStore(settings.cache)
         self._device_key = device_key()
 
@@ -129,9 +130,13 @@ class Building:
         Raises:
             EdgeAgentError: the model cannot be run at all.
         """
+        self._slices.progress(0.0, "reading the model")
+        entry = pooled(self._message.model, self._models, self._pool)
+        with entry:
+            return self._build(entry.graph)
+
+    def _build(self, path: Path) -> Built:
         slices = self._slices
-        slices.progress(0.0, "reading the model")
-        path = self._models.path(self._message.model)
         graph = ModelGraph.load(path)
         device = this_device()
         threads = self._message.threads

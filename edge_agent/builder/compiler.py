@@ -59,7 +59,7 @@ class Compiler:
         found = self._pool.get(key)
         if found is None:
             found = self._compile(source, key, level, disabled, description.decode())
-        self._held.enter_context(found.lease)
+        self._held.enter_context(found)
         return found.graph
 
     def _compile(
@@ -72,8 +72,8 @@ class Compiler:
     ) -> Entry:
         with self._pool.workspace() as scratch:
             made = compile_graph(source, scratch.path / _COMPILED, level, disabled)
-            with self._pool.adding(EntryKind.COMPILED, key, description) as adding:
-                entry = adding.publish(adopt_compiled(made, adding))
+            with self._pool.adding(EntryKind.COMPILED) as adding:
+                entry = adding.publish(key, adopt_compiled(made, adding), description)
         self._pool.evict()
         return entry
 

@@ -1,9 +1,10 @@
-"""Checks a staged model, fetches its external data, and reads what it takes and gives."""
+"""Checks a staged model, and reads what it takes and gives."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edge_agent.config import Limits
 from edge_agent.errors import ModelRefused
@@ -12,12 +13,14 @@ from edge_agent.model.admit import (
     check,
     declared_inputs,
     declared_outputs,
-    external_locations,
+    external_places,
     read_model,
     unordinary_values,
 )
-from edge_agent.store.models import Staged
 from edge_agent.tensors import TensorSpec
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,27 +31,29 @@ class Interface:
     outputs: tuple[TensorSpec, ...]
 
 
-def inspect(staged: Staged, path: Path, limits: Limits) -> Interface:
-    """Check the model of which `staged` holds a copy; its external data are copied too.
+def inspect(staged: Path, path: Path, limits: Limits) -> tuple[Interface, ModelProto | None]:
+    """Check the model of which `staged` is a copy; returns it too, if it has external data.
 
     `path` is what the user named: external data lie beside it, and messages name it.
 
     Raises:
         ModelRefused: it cannot be accepted; the message names file, place and reason.
-        StorageError: its external data cannot be stored.
     """
     admission = AdmissionLimits(max_file_bytes=limits.max_model_bytes)
-    model = read_model(staged.path, admission, path.name)
-    left_bytes = limits.max_external_bytes
-    for location in external_locations(model, path):
-        before_bytes = staged.copied_bytes
-        staged.add_external(location, path.parent, left_bytes)
-        left_bytes -= staged.copied_bytes - before_bytes
-    check(model, path, staged.path.parent, admission, runtime_opset=None)
+    model = read_model(staged, admission, path.name)
+    places = external_places(model, path)
+    external_bytes = sum(place.length_bytes for place in places)
+    if external_bytes > limits.max_external_bytes:
+        raise ModelRefused(
+            f"{path.name}: got {external_bytes} bytes of external data, want at most "
+            f"{limits.max_external_bytes}; raise the setting limits.max_external_bytes"
+        )
+    check(model, path, path.parent, admission, runtime_opset=None)
     unordinary = unordinary_values(model)
     if unordinary:
         raise ModelRefused(
             f'{path.name}: "{unordinary[0]}" is an input or output that is no tensor (a '
             "sequence, map or optional); such models cannot be served yet"
         )
-    return Interface(inputs=declared_inputs(model), outputs=declared_outputs(model))
+    interface = Interface(inputs=declared_inputs(model), outputs=declared_outputs(model))
+    return interface, model if places else None

@@ -23,6 +23,7 @@ ReadExternal = Callable[[ExternalPlace], Chunks]
 OUTSIDE_BYTES = 4096
 """Constants of this size and more lie outside of the graph. Smaller ones may be shapes and axes,
 which inference and optimisers want to see, and would take a whole page of the disk each."""
+_LARGEST_GRAPH_BYTES = 2**31 - 1
 _VALUE_FIELDS = (
     *("raw_data", "float_data", "int32_data", "string_data", "int64_data", "double_data"),
     *("uint64_data", "external_data", "data_location"),
@@ -52,17 +53,20 @@ class TensorPlace(Protocol):
 
 def move_out(
     model: onnx.ModelProto, file_name: str, read_external: ReadExternal, place: TensorPlace
-) -> None:
-    """Move the constants of `model`, which is changed, to `place`, one after the other.
+) -> bytes:
+    """Move the constants of `model`, which is changed, to `place`, one after the other; returns
+    the graph that is left, serialised.
 
     What ONNX Runtime does not take from outside is taken inside: attributes of other operators
     than Constant, and small tensors. `file_name` is for messages.
 
     Raises:
-        ModelRefused: the place of an external tensor is refused; what `read_external` raises.
+        ModelRefused: the place of an external tensor is refused, or what is taken inside is above
+            2 GiB; what `read_external` raises.
         StorageError: a tensor cannot be kept.
     """
     moved: dict[ExternalPlace, str] = {}
+    left_bytes = _LARGEST_GRAPH_BYTES
     movable = list(_movable(model))  # kept, so that each is one object as long as this runs
     places = {id(tensor) for tensor in movable}
     for tensor in model_tensors(model):
@@ -73,11 +77,18 @@ def move_out(
             continue
         found = external_place(tensor, file_name)
         if not is_moved:
+            left_bytes -= found.length_bytes
+            if left_bytes < 0:
+                raise ModelRefused(
+                    f'{file_name}: tensor "{tensor.name}": more than 2 GiB of external data belong '
+                    "to sparse tensors and attributes; make them dense initializers"
+                )
             _take_inside(tensor, read_external(found))
             continue
         if found not in moved:
             moved[found] = place.tensor(read_external(found))
         _refer(tensor, moved[found])
+    return _serialised(model, file_name)
 
 
 def adopt_compiled(graph: Path, place: TensorPlace) -> bytes:
@@ -104,7 +115,7 @@ def adopt_compiled(graph: Path, place: TensorPlace) -> bytes:
         for key, value in kept:
             moved = _moved_forms(value, found.location, location, graph.parent, place)
             tensor.external_data.add(key=key, value=moved)
-    return bytes(model.SerializeToString(deterministic=True))
+    return _serialised(model, graph.name)
 
 
 def _moved_forms(value: str, source: str, location: str, folder: Path, place: TensorPlace) -> str:
@@ -219,3 +230,10 @@ def _take_inside(tensor: onnx.TensorProto, chunks: Chunks) -> None:
 def _forget_values(tensor: onnx.TensorProto) -> None:
     for name in _VALUE_FIELDS:
         tensor.ClearField(name)
+
+
+def _serialised(model: onnx.ModelProto, file_name: str) -> bytes:
+    try:
+        return bytes(model.SerializeToString(deterministic=True))
+    except ValueError as error:
+        raise ModelRefused(f"{file_name}: is larger than 2 GiB without its weights") from error

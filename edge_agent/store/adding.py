@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Self
 
 from edge_agent.store.blobs import Blobs, Region
-from edge_agent.store.folder import write_file
+from edge_agent.store.folder import make_folder, write_file
 from edge_agent.store.leases import take_lease
 from edge_agent.store.manifests import Entry, EntryKind, Manifest, Manifests, graph_sha256
 
@@ -17,14 +18,12 @@ class Adding:
     What it wrote is removed again unless it is published.
     """
 
-    def __init__(
-        self, blobs: Blobs, manifests: Manifests, *, kind: EntryKind, key: str, description: str
-    ) -> None:
+    def __init__(self, blobs: Blobs, manifests: Manifests, kind: EntryKind, made: Path) -> None:
+        """In `made`, each model has a folder. Raises: StorageError."""
         self._blobs = blobs
         self._manifests = manifests
         self._kind = kind
-        self._key = key
-        self._description = description
+        self._made = made
         known, _ = manifests.all()
         self._used: dict[str, set[Region]] = {}
         """What other entries map, by blob."""
@@ -82,24 +81,26 @@ class Adding:
                 self._manifests.drop(path)
         self._used[blob] = {r for r in self._used[blob] if r.offset_bytes == 0}
 
-    def publish(self, graph: bytes) -> Entry:
-        """Force all of it to disk, then give it its name, in place of what had it; returns it in
+    def publish(self, key: str, graph: bytes, description: str) -> Entry:
+        """Force all of it to disk, then give it its key, in place of what had it; returns it in
         use.
 
         Raises: StorageError.
         """
+        if self._kind is EntryKind.MODEL:
+            make_folder(self._made / key)
         for blob, is_good in self._written.items():
             self._blobs.seal(blob, is_good=is_good)
         self._blobs.sync_names()
-        manifest_path = self._manifests.path(self._key)
+        manifest_path = self._manifests.path(key)
         self._manifests.drop(manifest_path)
-        path = self._manifests.graph(self._key)
+        path = self._manifests.graph(key)
         write_file(path, graph)
         size_bytes, sha256 = graph_sha256(path)
         manifest = Manifest(
             kind=self._kind,
-            key=self._key,
-            description=self._description,
+            key=key,
+            description=description,
             graph_bytes=size_bytes,
             graph_sha256=sha256,
             regions=tuple(self._regions),

@@ -8,6 +8,7 @@ import os
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Self
 
 import msgspec
 
@@ -58,6 +59,16 @@ class Entry:
     graph: Path
     manifest: Manifest
     lease: Lease
+
+    def release(self) -> None:
+        """End the use. May be called again."""
+        self.lease.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
 
 class Manifests:

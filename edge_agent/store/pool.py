@@ -50,6 +50,8 @@ from edge_agent.subgraphs import ModelId
 
 _log = logging.getLogger(__name__)
 
+POOL_FOLDER = "pool"
+"""Where the pool lies in the state folder."""
 _BLOBS = "blobs"
 _LOAD_AGAIN = "load the model again from its source"
 
@@ -150,8 +152,14 @@ class Pool:
             return False
         found = self.get(_key(graph))
         if found is not None:
-            found.lease.release()
+            found.release()
         return found is not None
+
+    def graph(self, key: str) -> Path:
+        """Where the graph of an entry lies. Raises: StorageError if there is no such entry."""
+        if not self._manifests.path(key).is_file():
+            raise StorageError(f"{self._manifests.path(key)}: is missing; {_LOAD_AGAIN}")
+        return self._manifests.graph(key)
 
     def models(self) -> tuple[ModelId, ...]:
         """The models that are here, intact or not, sorted. Raises: StorageError."""
@@ -176,18 +184,17 @@ class Pool:
     # ---- adding and removing
 
     @contextmanager
-    def adding(self, kind: EntryKind, key: str, description: str) -> Iterator[Adding]:
-        """Add an entry, while other processes wait that add or remove.
+    def adding(self, kind: EntryKind) -> Iterator[Adding]:
+        """Add an entry, while other processes wait that add or remove: nothing else of this pool
+        may be called meanwhile.
 
         Raises: StorageError; then nothing of it is left.
         """
-        with exclusively(self._lock):
-            if kind is EntryKind.MODEL:
-                make_folder(self._made / key)
-            with Adding(
-                self._blobs, self._manifests, kind=kind, key=key, description=description
-            ) as adding:
-                yield adding
+        with (
+            exclusively(self._lock),
+            Adding(self._blobs, self._manifests, kind, self._made) as adding,
+        ):
+            yield adding
 
     def note(self, model: ModelId, key: str) -> None:
         """Say, before it is asked for, that the compiled entry `key` is for `model`: it stays as

@@ -47,10 +47,10 @@ def multiplying(operator: str = "Relu") -> onnx.ModelProto:
 
 def add_model(pool: Pool, model: ModelId, made: onnx.ModelProto) -> Path:
     """Store a model as the pool does; returns its graph."""
-    with pool.adding(EntryKind.MODEL, model, "") as adding:
-        move_out(made, "m.onnx", lambda place: [], adding)
-        entry = adding.publish(made.SerializeToString())
-    entry.lease.release()
+    with pool.adding(EntryKind.MODEL) as adding:
+        move_out(made, "m.onnx", lambda _: [], adding)
+        entry = adding.publish(model, made.SerializeToString(), "")
+    entry.release()
     return entry.graph
 
 

@@ -34,18 +34,18 @@ def add(
     if kind is EntryKind.COMPILED:
         pool.note(ModelId(model), key)
     offsets = []
-    with pool.adding(kind, key, f"entry {key}") as adding:
+    with pool.adding(kind) as adding:
         for content, forms in tensors.items():
             blob = adding.tensor([content])
             offsets += [adding.form(blob, [form]) for form in forms]
-        adding.publish(graph).lease.release()
+        adding.publish(key, graph, f"entry {key}").release()
     return offsets
 
 
 def intact(pool: Pool, key: str, *, thorough: bool = True) -> bool:
     found = pool.get(key, thorough=thorough)
     if found is not None:
-        found.lease.release()
+        found.release()
     return found is not None
 
 

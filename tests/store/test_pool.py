@@ -34,7 +34,7 @@ def pool(tmp_path: Path) -> Pool:
 
 def test_an_entry_is_found_by_another_process(pool: Pool, tmp_path: Path) -> None:
     assert add(pool, "k", {RAW: [PACKED]}) == [PACKED_AT]
-    with taken(open_pool(tmp_path), "k").lease:
+    with taken(open_pool(tmp_path), "k"):
         assert (pool.folder / "k.onnx").read_bytes() == b"graph"
     content = blob_path(pool, RAW).read_bytes()
     assert content[: len(RAW)] == RAW
@@ -74,7 +74,7 @@ def test_what_is_not_published_leaves_nothing(pool: Pool) -> None:
     before, content = stored(pool), blob_path(pool, RAW).read_bytes()
 
     def fail() -> None:
-        with pool.adding(EntryKind.COMPILED, "l", "") as adding:
+        with pool.adding(EntryKind.COMPILED) as adding:
             adding.form(adding.tensor([RAW]), [OTHER_PACKED])
             adding.form(adding.tensor([b"new" * 5000]), [PACKED])
             raise ModelRefused("no")
@@ -91,7 +91,7 @@ def test_a_source_that_fails_leaves_nothing(pool: Pool) -> None:
         raise ModelRefused("cut short")
 
     def add_it() -> None:
-        with pool.adding(EntryKind.MODEL, "k", "") as adding:
+        with pool.adding(EntryKind.MODEL) as adding:
             adding.tensor(chunks())
 
     with pytest.raises(ModelRefused):
@@ -230,7 +230,7 @@ def test_the_pool_holds_intact_graphs_of_its_own_only(pool: Pool, tmp_path: Path
 
 def test_an_entry_that_is_replaced_while_it_is_used_keeps_its_regions(pool: Pool) -> None:
     add(pool, "k", {RAW: [PACKED]})
-    with taken(pool, "k").lease:
+    with taken(pool, "k"):
         flip(pool.folder / "k.onnx", 0)
         assert pool.get("k") is None
         add(pool, "k", {RAW: [OTHER_PACKED]})

@@ -139,7 +139,7 @@ def test_a_full_disk_leaves_what_was_there_and_nothing_else(small_disk: Path) ->
     add(pool, "model", {b"raw" * 5_000: []}, kind=EntryKind.MODEL)
     before, room_bytes = stored(pool), free_bytes(small_disk)
     refusals = []
-    with taken(pool, "k").lease:  # else it is evicted to make room
+    with taken(pool, "k"):  # else it is evicted to make room
         for size in range(4096, room_bytes + 16_384, 8192):
             content = os.urandom(size)
             tensors = {content: [], b"raw" * 5_000: [content[:9_000]]}

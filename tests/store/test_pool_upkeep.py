@@ -148,7 +148,7 @@ def test_nothing_is_tidied_while_an_entry_in_use_cannot_be_read(
 ) -> None:
     pool = open_pool(tmp_path)
     add(pool, "k", {content(1): [b"form" * 2000]})
-    with taken(pool, "k").lease:
+    with taken(pool, "k"):
         size = blob_path(pool, content(1)).stat().st_size
         (pool.folder / "k.json").write_bytes(b"?" * 300)
         pool.collect({M})
