@@ -417,6 +417,7 @@ class Controller:
             )
             # What runs is plain already: then the plan only says what the next start opens.
             is_plain_already = built.plan.is_plain and (loaded.plan is None or loaded.plan.is_plain)
+            is_plain_already &= not built.is_large
             if not is_plain_already:
                 loaded.planning = Planning("working", 1.0, "moving traffic to the plan")
                 child = self._workers.prepare(is_background=self._others_serve())

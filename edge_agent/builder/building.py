@@ -22,11 +22,12 @@ from edge_agent.errors import EdgeAgentError, ModelRefused, RuntimeUnavailable, 
 from edge_agent.model.divide import summarise
 from edge_agent.model.graph import ModelGraph
 from edge_agent.model.specs import infer_specs
+from edge_agent.model.weights import fingerprint
 from edge_agent.planning.partition import choose, divide_into
 from edge_agent.planning.score import ProcessorRates
 from edge_agent.plans import CandidatePlan, ExecutionPlan, Target
 from edge_agent.profiles import Configuration, LatencyProfile
-from edge_agent.profiling.device import device_key, measure_rates, this_device
+from edge_agent.profiling.device import device_key, is_large, measure_rates, this_device
 from edge_agent.profiling.keep import (
     decode_profile,
     decode_verification,
@@ -133,15 +134,17 @@ class Building:
         self._slices.progress(0.0, "reading the model")
         entry = pooled(self._message.model, self._models, self._pool)
         with entry:
-            return self._build(entry.graph)
+            return self._build(entry.graph, is_large(entry.manifest.weight_bytes))
 
-    def _build(self, path: Path) -> Built:
+    def _build(self, path: Path, is_large: bool) -> Built:
         slices = self._slices
         graph = ModelGraph.load(path)
         device = this_device()
         threads = self._message.threads
         cores = device.cores if threads is None else device.cores[:threads]
-        plain = Session.open(path, threads=threads, level=OptimisationLevel.ALL, plain=True)
+        plain = Session.open(
+            path, threads=threads, level=OptimisationLevel.ALL, plain=True, lean=is_large
+        )
         samples = find_samples(plain, dict(self._message.shapes))
         inputs, outputs = plain.inputs, plain.outputs
         del plain
@@ -149,7 +152,9 @@ class Building:
         with Compiler(self._pool, self._message.model, self._device_key) as compiler:
             specs = inner_specs(graph, shapes, compiler.draft("probe.onnx"))
             summary = summarise(graph, self._message.model, shapes, specs)
-            workshop = Workshop(graph, summary, general_specs(graph, specs), compiler)
+            workshop = Workshop(
+                graph, summary, general_specs(graph, specs), compiler, is_large=is_large
+            )
             if samples is None:
                 plan = self._unprofiled(summary)
                 chosen: CandidatePlan | None = None
@@ -171,6 +176,7 @@ class Building:
             pinned_cores=cores if chosen is not None else (),
             inputs=inputs,
             outputs=outputs,
+            is_large=is_large,
         )
 
     def _plan(
@@ -246,10 +252,11 @@ class Building:
             profiled = without_parts(profiled, formless)
 
     def _profile_key(self, summary: ModelSummary, subject: Subject, what: str) -> ProfileKey:
-        """`what` was measured of this model, for these shapes, on this device and target."""
+        """`what` was measured of this graph with these weights, for these shapes, on this device,
+        with the threads and instances that follow from target and cores."""
         cores = len(subject.cores)
         return ProfileKey(
-            model=summary.model,
+            content=fingerprint(subject.workshop.graph.path),
             shapes=summary.shapes,
             device_key=f"{self._device_key}; {self._message.target}; {cores} cores; {what}",
         )

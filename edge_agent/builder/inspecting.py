@@ -24,15 +24,18 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Interface:
-    """What a request gives to a model and gets from it."""
+class Inspected:
+    """A model that may be accepted."""
 
+    proto: ModelProto
+    has_external_data: bool
     inputs: tuple[TensorSpec, ...]
+    """What a request gives."""
     outputs: tuple[TensorSpec, ...]
 
 
-def inspect(staged: Path, path: Path, limits: Limits) -> tuple[Interface, ModelProto | None]:
-    """Check the model of which `staged` is a copy; returns it too, if it has external data.
+def inspect(staged: Path, path: Path, limits: Limits) -> Inspected:
+    """Check the model of which `staged` is a copy.
 
     `path` is what the user named: external data lie beside it, and messages name it.
 
@@ -55,5 +58,9 @@ def inspect(staged: Path, path: Path, limits: Limits) -> tuple[Interface, ModelP
             f'{path.name}: "{unordinary[0]}" is an input or output that is no tensor (a '
             "sequence, map or optional); such models cannot be served yet"
         )
-    interface = Interface(inputs=declared_inputs(model), outputs=declared_outputs(model))
-    return interface, model if places else None
+    return Inspected(
+        proto=model,
+        has_external_data=bool(places),
+        inputs=declared_inputs(model),
+        outputs=declared_outputs(model),
+    )

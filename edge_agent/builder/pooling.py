@@ -45,9 +45,11 @@ def pooled(model: ModelId, models: ModelStore, pool: Pool) -> Entry:
         return adding.publish(model, graph, f"model file {model}")
 
 
-def add_with_external_data(proto: ModelProto, source: Path, model_sha256: str, pool: Pool) -> Entry:
+def add_at_once(proto: ModelProto, source: Path, model_sha256: str, pool: Pool) -> Entry:
     """Put the model that was read from `source`, whose file has that hash, into the pool, with the
     external data beside it.
+
+    Its id is a hash over the file and all that it refers to.
 
     Raises: ModelRefused if a file is not as it should be, and nothing of it is kept;
         StorageError.
@@ -61,4 +63,4 @@ def add_with_external_data(proto: ModelProto, source: Path, model_sha256: str, p
         # The graph that is left names every tensor by its hash.
         hashes = (model_sha256, hashlib.sha256(graph).hexdigest())
         model = hashlib.sha256(msgspec.json.encode(hashes)).hexdigest()
-        return adding.publish(model, graph, f"model file {model_sha256} with external data")
+        return adding.publish(model, graph, f"model file {model_sha256} and its data")

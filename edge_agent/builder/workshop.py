@@ -33,9 +33,13 @@ class Workshop:
         summary: ModelSummary,
         specs: Mapping[TensorName, TensorSpec],
         compiler: Compiler,
+        *,
+        is_large: bool = False,
     ) -> None:
+        """`is_large` says that no session may hold a second copy of the weights."""
         self.graph = graph
         self.summary = summary
+        self.is_large = is_large
         self._specs = specs
         self._compiler = compiler
         self._extracted: dict[SegmentRange, Path] = {}
@@ -124,7 +128,9 @@ class Workshop:
         return self._values[segment]
 
     def _plain(self, segments: SegmentRange) -> Session:
-        return Session.open(self.source(segments), threads=1, level=OptimisationLevel.ALL)
+        return Session.open(
+            self.source(segments), threads=1, level=OptimisationLevel.ALL, lean=self.is_large
+        )
 
 
 def fed(session: Session, values: Arrays) -> Arrays:

@@ -67,6 +67,7 @@ def _save_and_reopen(
     if not (draft / GRAPH).exists():
         raise ModelRefused(f"{source.name}: ONNX Runtime wrote no optimised graph")
     wanted = _interface(session)
+    del session  # it holds all weights a second time, packed
     got = _interface(open_on_cpu(draft / GRAPH, session_options(OptimisationLevel.NONE, threads=1)))
     if surplus := sorted(got - wanted):
         raise ModelRefused(

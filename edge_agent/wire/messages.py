@@ -421,6 +421,8 @@ class Built(Message, frozen=True, tag="built", kw_only=True):
     pinned_cores: tuple[int, ...]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    is_large: bool = False
+    """Whether the model was served without packed weights until now, to save memory."""
 
 
 class AskDevice(Message, frozen=True, tag="ask-device"):
