@@ -44,6 +44,7 @@ from edge_agent.errors import (
 from edge_agent.plans import Epoch
 from edge_agent.samples import check_shapes
 from edge_agent.store.registry import LoadedModel, check_name
+from edge_agent.store.upkeep import PoolSizes
 from edge_agent.subgraphs import ModelId
 from edge_agent.wire.messages import Admitted, Build, Built, Load, Ready, SubgraphFile
 
@@ -111,6 +112,10 @@ class Controller:
         """All models, by name."""
         with self._lock:
             return [loaded for _, loaded in sorted(self._models.items())]
+
+    def pool_sizes(self) -> PoolSizes:
+        """What weights and graphs take on disk. Raises: StorageError."""
+        return self._stores.pool.sizes()
 
     def _name_lock(self, name: str) -> threading.RLock:
         with self._lock:

@@ -202,6 +202,12 @@ class Status(Message, frozen=True, tag="status-reply"):
     """How many of the connections are lent to workers."""
     counters: dict[str, int]
     memory_bytes: int
+    model_disk_bytes: int
+    """Graphs and tensors of all models in the pool."""
+    compiled_disk_bytes: int
+    """All that can be compiled again."""
+    max_compiled_disk_bytes: int
+    """How much of that is kept, at the present free space."""
 
 
 class Devices(Message, frozen=True, tag="devices-reply"):
