@@ -37,7 +37,7 @@ class LogLevel(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the agent admits; more is refused or answered `busy`."""
+    """What the agent admits and keeps; more is refused, answered `busy`, or removed again."""
 
     max_requests_in_flight: int = 256
     max_bytes_in_flight: int = 1 << 30
@@ -48,6 +48,9 @@ class Limits:
     """The model file itself: protobuf reads no larger one."""
     max_external_bytes: int = 64 << 30
     """External data of one model."""
+    max_compiled_bytes: int = 8 << 30
+    """What is kept of what can be compiled again, if that is less than half of the disk that is
+    free without it: of a model in use all layouts are kept, two to four times its weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -121,6 +121,7 @@ class Answers:
 
     def _status(self) -> Status:
         load = self._datapath.load()
+        pool = self._controller.pool_sizes()
         return Status(
             version=__version__,
             pid=os.getpid(),
@@ -135,6 +136,9 @@ class Answers:
             lent=load.lent,
             counters=dict(self._datapath.counters),
             memory_bytes=_resident_bytes(os.getpid()) or 0,
+            model_disk_bytes=pool.model_bytes,
+            compiled_disk_bytes=pool.compiled_bytes,
+            max_compiled_disk_bytes=pool.budget_bytes,
         )
 
 

@@ -44,6 +44,7 @@ from edge_agent.errors import (
 from edge_agent.plans import Epoch
 from edge_agent.samples import check_shapes
 from edge_agent.store.registry import LoadedModel, check_name
+from edge_agent.store.upkeep import PoolSizes
 from edge_agent.subgraphs import ModelId
 from edge_agent.wire.messages import Admitted, Build, Built, Load, Ready, SubgraphFile
 
@@ -112,6 +113,10 @@ class Controller:
         with self._lock:
             return [loaded for _, loaded in sorted(self._models.items())]
 
+    def pool_sizes(self) -> PoolSizes:
+        """What weights and graphs take on disk. Raises: StorageError."""
+        return self._stores.pool.sizes()
+
     def _name_lock(self, name: str) -> threading.RLock:
         with self._lock:
             return self._names.setdefault(name, threading.RLock())
@@ -149,8 +154,10 @@ class Controller:
                     builder.close()
                     self._sweep_after_builder()
                 raise
-            self._install(loaded)
+            is_replacing = self._install(loaded)
             loaded.builder = builder
+        if is_replacing:
+            self._collect_unused()
         self._start_build(loaded, is_fresh=False)
         return loaded
 
@@ -227,8 +234,8 @@ class Controller:
             self._datapath.retire(lane, worker.station)
             raise
 
-    def _install(self, loaded: Loaded) -> None:
-        """Put a model that can serve in the place of what its name stood for."""
+    def _install(self, loaded: Loaded) -> bool:
+        """Put a model that can serve in the place of what its name stood for, if it did."""
         name = loaded.record.name
         with self._lock:
             before = self._models.get(name)
@@ -243,6 +250,7 @@ class Controller:
         self._datapath.call(lambda: self._datapath.lanes.add(loaded.lane))
         if before is not None:
             self._dismiss(before)
+        return before is not None
 
     def unload(self, name: str) -> None:
         """Stop serving a model, after what is in flight, and remove it.
@@ -275,6 +283,7 @@ class Controller:
             station = worker.station
             self._datapath.retire(lane, station)
             worker.child.process.wait()
+        loaded.hold(())
 
     @contextmanager
     def _loading(self) -> Iterator[None]:
@@ -283,13 +292,19 @@ class Controller:
             self._loads += 1
         try:
             yield
-        finally:
-            with self._collecting:
-                self._loads -= 1
+        except BaseException:
+            self._end_loading()
             self._collect_unused()
+            raise
+        self._end_loading()
+
+    def _end_loading(self) -> None:
+        with self._collecting:
+            self._loads -= 1
 
     def _collect_unused(self) -> None:
-        """Remove what no name stands for; if models are being loaded, the last of them does."""
+        """Remove what no name stands for; if models are being loaded, the last of them does, or its
+        build."""
         with self._collecting:
             if self._loads:
                 return
@@ -351,11 +366,12 @@ class Controller:
             if builder is not None:
                 builder.close()
                 self._sweep_after_builder()
+            self._collect_unused()
 
     def _sweep_after_builder(self) -> None:
         """A builder that was killed left its workspace."""
         try:
-            self._stores.artifacts.sweep()
+            self._stores.pool.sweep()
             self._stores.models.sweep()
         except StorageError as error:
             log.warning("could not remove what a builder left: %s", error)
@@ -406,6 +422,7 @@ class Controller:
             )
             # What runs is plain already: then the plan only says what the next start opens.
             is_plain_already = built.plan.is_plain and (loaded.plan is None or loaded.plan.is_plain)
+            is_plain_already &= not built.is_large
             if not is_plain_already:
                 loaded.planning = Planning("working", 1.0, "moving traffic to the plan")
                 child = self._workers.prepare(is_background=self._others_serve())
@@ -438,6 +455,7 @@ class Controller:
             warm_shapes=serve.warm_shapes,
         )
         save_kept(self._stores.plans, loaded.record.name, kept)
+        loaded.hold(self._stores.hold(loaded.serve.subgraphs))
 
     # ---- workers that died
 
@@ -459,6 +477,8 @@ class Controller:
                 return
             child = self._workers.prepare(is_background=False)
             try:
+                files = self._stores.in_place(loaded.record.model, loaded.serve.subgraphs)
+                loaded.serve = replace(loaded.serve, subgraphs=files)
                 loaded.worker, _ = self._open(lane, loaded.serve, child)
                 self._serve_again(loaded)
                 return
@@ -481,7 +501,7 @@ class Controller:
             self._datapath.call(loaded.lane.died)
 
     def _fall_back(self, loaded: Loaded) -> None:
-        path = str(self._stores.models.path(loaded.record.model))
+        path = str(self._stores.model_path(loaded.record.model))
         plain = plain_subgraph(path, loaded.record.threads)
         loaded.serve = Serve(
             epoch=self._epoch(loaded.record.model),
@@ -490,6 +510,7 @@ class Controller:
             inputs=loaded.lane.inputs,
             outputs=loaded.lane.outputs,
         )
+        loaded.hold(self._stores.hold(loaded.serve.subgraphs))
         loaded.plan = None
         if loaded.planning.state in ("done", "failed"):
             loaded.planning = Planning("waiting", 0.0, "its compiled files were not usable")
@@ -519,7 +540,7 @@ class Controller:
                 log.error("model %s cannot be served: %s; load it again", record.name, error)
 
     def _restore(self, record: LoadedModel) -> None:
-        path = str(self._stores.models.path(record.model))
+        path = str(self._stores.model_path(record.model))
         kept = load_kept(self._stores.plans, record.name, record.model)
         if kept is None:
             # Its interface is known only when a worker has opened it: the builder reads it.
@@ -533,8 +554,7 @@ class Controller:
         lane.quarantine = record.quarantined
         plain = plain_subgraph(path, record.threads)
         is_usable = bool(kept.subgraphs) and all(
-            s.compiled_for is None or self._stores.artifacts.holds(Path(s.path))
-            for s in kept.subgraphs
+            s.compiled_for is None or self._stores.pool.holds(Path(s.path)) for s in kept.subgraphs
         )
         if not is_usable:
             kept = Kept(model=record.model, inputs=kept.inputs, outputs=kept.outputs)
@@ -550,6 +570,7 @@ class Controller:
         loaded = Loaded(record=record, lane=lane, serve=serve, plan=kept.plan)
         if kept.plan is not None:
             loaded.planning = Planning("done", 1.0, "done")
+        loaded.hold(self._stores.hold(loaded.serve.subgraphs))
         self._models[record.name] = loaded
         self._datapath.call(lambda: self._datapath.lanes.add(lane))
 

@@ -9,6 +9,7 @@ from edge_agent.agent.builders import Builder
 from edge_agent.agent.lanes import Lane
 from edge_agent.agent.workers import Serve, Worker
 from edge_agent.plans import ExecutionPlan
+from edge_agent.store.leases import Lease
 from edge_agent.store.registry import LoadedModel
 from edge_agent.wire.messages import ModelState
 
@@ -35,8 +36,17 @@ class Loaded:
     plan: ExecutionPlan | None = None
     planning: Planning = Planning("waiting", 0.0, "waiting for its turn")
     builder: Builder | None = None
+    leases: tuple[Lease, ...] = ()
+    """On the compiled files of `serve`."""
     is_gone: threading.Event = field(default_factory=threading.Event)
     """Set when it is unloaded or replaced, so that its building stops."""
+
+    def hold(self, leases: tuple[Lease, ...]) -> None:
+        """Hold these leases, which see to it that what the next worker opens is still there then,
+        in place of those before."""
+        before, self.leases = self.leases, leases
+        for lease in before:
+            lease.release()
 
     def state(self, memory_bytes: int | None) -> ModelState:
         """The model as `models` and `status` show it."""

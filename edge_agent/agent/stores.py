@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
 
 from edge_agent.config import Settings
-from edge_agent.store.artifacts import ArtifactStore
+from edge_agent.errors import StorageError
+from edge_agent.store.leases import Lease
 from edge_agent.store.models import ModelStore
+from edge_agent.store.pool import POOL_FOLDER, Pool, entry_of
 from edge_agent.store.records import PlanStore, ProfileStore
 from edge_agent.store.registry import Registry
 from edge_agent.subgraphs import ModelId
+from edge_agent.wire.messages import SubgraphFile
 
 log = logging.getLogger(__name__)
 
@@ -21,19 +28,61 @@ class Stores:
         self.registry = Registry(settings.state)
         self.models = ModelStore(settings.state)
         self.plans = PlanStore(settings.state)
-        self.artifacts = ArtifactStore(settings.cache)
+        self.pool = Pool(settings.state / POOL_FOLDER, settings.limits.max_compiled_bytes)
         self.profiles = ProfileStore(settings.cache)
 
     def sweep(self) -> None:
         """Remove what dead processes left half-done."""
-        for part in (self.registry, self.models, self.plans, self.artifacts, self.profiles):
+        for part in (self.registry, self.models, self.plans, self.pool, self.profiles):
             for path in part.sweep():
                 log.info("removed what was left half-done: %s", path)
 
     def collect(self, keep: set[ModelId]) -> None:
-        """Remove everything large of models that are loaded under no name.
+        """Remove everything large of models that are loaded under no name, and what was compiled
+        beyond the budget.
 
         What was measured stays: it is small, and spares a model that is loaded again the wait.
         """
-        self.models.collect(keep)
-        self.artifacts.collect(keep)
+        pooled = {m for m in self.models.ids() if m in keep and self._is_pooled(m)}
+        self.models.collect(keep - pooled)
+        self.pool.collect(keep)
+
+    def _is_pooled(self, model: ModelId) -> bool:
+        try:
+            return self.pool.holds(self.pool.graph(model))
+        except StorageError:
+            return False
+
+    def model_path(self, model: ModelId) -> Path:
+        """What ONNX Runtime opens as the model: the file that was admitted, until the pool has it.
+
+        Raises: StorageError if it is in neither.
+        """
+        return self.models.path(model) if model in self.models.ids() else self.pool.graph(model)
+
+    def in_place(
+        self, model: ModelId, subgraphs: tuple[SubgraphFile, ...]
+    ) -> tuple[SubgraphFile, ...]:
+        """`subgraphs`, with the model itself where it lies by now.
+
+        Raises: StorageError if it is needed and gone.
+        """
+        if all(file.compiled_for is not None for file in subgraphs):
+            return subgraphs
+        path = str(self.model_path(model))
+        return tuple(
+            file if file.compiled_for is not None else msgspec.structs.replace(file, path=path)
+            for file in subgraphs
+        )
+
+    def hold(self, subgraphs: Iterable[SubgraphFile]) -> tuple[Lease, ...]:
+        """Keep the compiled ones where they are until the leases are released.
+
+        Raises: StorageError if one is gone or damaged.
+        """
+        leases: list[Lease] = []
+        for file in subgraphs:
+            entry = None if file.compiled_for is None else entry_of(Path(file.path))
+            if entry is not None:
+                leases.append(entry.lease)
+        return tuple(leases)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
 from edge_agent.config import Settings
-from edge_agent.store.models import ModelStore
+from edge_agent.errors import StorageError
+from edge_agent.store.models import ModelStore, Staged
+from edge_agent.store.pool import POOL_FOLDER, Pool
+from edge_agent.subgraphs import ModelId
 from edge_agent.wire.messages import Admitted
 
+log = logging.getLogger(__name__)
+
+_NEVER_LARGE_BYTES = 64 << 20
+"""Up to here, nothing has to be imported to know."""
 _LOCATION = b"location"
 """Without these bytes, a model file makes ONNX Runtime open no other file.
 
@@ -36,16 +44,56 @@ def admit(
             is left in the store.
         StorageError: the store cannot be written.
     """
+    pool = Pool(settings.state / POOL_FOLDER, settings.limits.max_compiled_bytes)
+    if path.parent == pool.folder:
+        return _described(path, settings)
     with ModelStore(settings.state).stage(path, settings.limits.max_model_bytes) as staged:
-        if not staged.contains(_LOCATION):
+        is_large = _is_large(staged.copied_bytes)
+        if not is_large and not staged.contains(_LOCATION):
             on_staged(staged.path)
-        staged.seal()
+        sha256 = staged.seal()
         # Imports onnx, which takes as long as all the rest: nothing above needs it.
         from edge_agent.builder.inspecting import inspect
 
-        interface = inspect(staged, path, settings.limits)
+        found = inspect(staged.path, path, settings.limits)
         wait_until_movable()
-        model, stored = staged.commit()
-    return Admitted(
-        model=model, path=str(stored), inputs=interface.inputs, outputs=interface.outputs
-    )
+        if is_large or found.has_external_data:
+            from edge_agent.builder.pooling import add_at_once
+
+            entry = add_at_once(found.proto, path, sha256, pool)
+            entry.release()
+            model, stored = ModelId(entry.manifest.key), entry.graph
+        else:
+            model, stored = _committed(staged, ModelId(sha256), pool)
+    return Admitted(model=model, path=str(stored), inputs=found.inputs, outputs=found.outputs)
+
+
+def _is_large(model_bytes: int) -> bool:
+    """Whether the tensors in the file are to be mapped from the pool from the first session on."""
+    if model_bytes <= _NEVER_LARGE_BYTES:
+        return False
+    from edge_agent.profiling.device import is_large
+
+    return is_large(model_bytes)
+
+
+def _described(graph: Path, settings: Settings) -> Admitted:
+    """A model that the pool has, for an agent that lost what it knew of it."""
+    from edge_agent.builder.inspecting import inspect
+
+    found = inspect(graph, graph, settings.limits)
+    model = ModelId(graph.stem)
+    return Admitted(model=model, path=str(graph), inputs=found.inputs, outputs=found.outputs)
+
+
+def _committed(staged: Staged, model: ModelId, pool: Pool) -> tuple[ModelId, Path]:
+    """The model in its place: the pool has it, if it was loaded before and is intact there."""
+    try:
+        entry = pool.get(model, thorough=True)
+    except StorageError as damage:
+        log.warning("%s", damage)
+        entry = None
+    if entry is None:
+        return staged.commit()
+    entry.release()
+    return model, entry.graph

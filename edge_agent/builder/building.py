@@ -11,21 +11,24 @@ from pathlib import Path
 import numpy as np
 
 from edge_agent.builder.benches import PartBench, Slices, Subject, WholeBench
+from edge_agent.builder.compiler import Compiler
+from edge_agent.builder.pooling import pooled
 from edge_agent.builder.specs import inner_specs
-from edge_agent.builder.workshop import LEVELS, Workshop
+from edge_agent.builder.workshop import Workshop
 from edge_agent.config import Settings
-from edge_agent.devices import ComputeUnit, Device, Layout, UnitId
+from edge_agent.devices import ComputeUnit, Device, Layout
 from edge_agent.engine.cancel import cancelled_after
 from edge_agent.engine.session import OptimisationLevel, Session
 from edge_agent.errors import EdgeAgentError, ModelRefused, RuntimeUnavailable, StorageError
 from edge_agent.model.divide import summarise
 from edge_agent.model.graph import ModelGraph
 from edge_agent.model.specs import infer_specs
+from edge_agent.model.weights import fingerprint
 from edge_agent.planning.partition import choose, divide_into
 from edge_agent.planning.score import ProcessorRates
 from edge_agent.plans import CandidatePlan, ExecutionPlan, Target
 from edge_agent.profiles import Configuration, LatencyProfile
-from edge_agent.profiling.device import device_key, measure_rates, this_device
+from edge_agent.profiling.device import device_key, is_large, measure_rates, this_device
 from edge_agent.profiling.keep import (
     decode_profile,
     decode_verification,
@@ -35,8 +38,8 @@ from edge_agent.profiling.keep import (
 from edge_agent.profiling.profiler import profile
 from edge_agent.profiling.verify import Verification, explained, verify
 from edge_agent.samples import random_arrays, sample_bytes
-from edge_agent.store.artifacts import ArtifactKey, ArtifactStore
 from edge_agent.store.models import ModelStore
+from edge_agent.store.pool import POOL_FOLDER, Pool
 from edge_agent.store.records import ProfileKey, ProfileStore
 from edge_agent.subgraphs import ModelSummary, SegmentRange
 from edge_agent.telemetry import host
@@ -47,8 +50,6 @@ log = logging.getLogger(__name__)
 
 CANDIDATES = 8
 SAMPLES = 2
-CPU = UnitId("cpu")
-"""Where plain ONNX Runtime runs."""
 OPEN_SIZES = (64, 224, 16, 320, 48, 128, 1, 512, 2)
 """Sizes tried for dimensions that the model leaves open, until it runs."""
 SAMPLE_RUN_S = 60.0
@@ -135,7 +136,7 @@ class Building:
         self._budgets = settings.planning
         self._max_sample_bytes = settings.limits.max_request_bytes
         self._models = ModelStore(settings.state)
-        self._artifacts = ArtifactStore(settings.cache)
+        self._pool = Pool(settings.state / POOL_FOLDER, settings.limits.max_compiled_bytes)
         self._profiles = ProfileStore(settings.cache)
         self._device_key = device_key()
 
@@ -145,22 +146,30 @@ class Building:
         Raises:
             EdgeAgentError: the model cannot be run at all.
         """
+        self._slices.progress(0.0, "reading the model")
+        entry = pooled(self._message.model, self._models, self._pool)
+        with entry:
+            return self._build(entry.graph, is_large(entry.manifest.weight_bytes))
+
+    def _build(self, path: Path, is_large: bool) -> Built:
         slices = self._slices
-        slices.progress(0.0, "reading the model")
-        path = self._models.path(self._message.model)
         graph = ModelGraph.load(path)
         device = this_device()
         threads = self._message.threads
         cores = device.cores if threads is None else device.cores[:threads]
-        plain = Session.open(path, threads=threads, level=OptimisationLevel.ALL, plain=True)
+        plain = Session.open(
+            path, threads=threads, level=OptimisationLevel.ALL, plain=True, lean=is_large
+        )
         samples = find_samples(plain, dict(self._message.shapes), self._max_sample_bytes)
         inputs, outputs = (*plain.inputs, *plain.overridable), plain.outputs
         del plain
         shapes = samples.shapes if samples is not None else {}
-        with self._artifacts.workspace() as scratch:
-            specs = inner_specs(graph, shapes, scratch.path)
+        with Compiler(self._pool, self._message.model, self._device_key) as compiler:
+            specs = inner_specs(graph, shapes, compiler.draft("probe.onnx"))
             summary = summarise(graph, self._message.model, shapes, specs)
-            workshop = Workshop(graph, summary, general_specs(graph, specs), scratch.path)
+            workshop = Workshop(
+                graph, summary, general_specs(graph, specs), compiler, is_large=is_large
+            )
             if samples is None:
                 plan = self._unprofiled(summary)
                 chosen: CandidatePlan | None = None
@@ -182,6 +191,7 @@ class Building:
             pinned_cores=cores if chosen is not None else (),
             inputs=inputs,
             outputs=outputs,
+            is_large=is_large,
         )
 
     def _plan(
@@ -257,10 +267,11 @@ class Building:
             profiled = without_parts(profiled, formless)
 
     def _profile_key(self, summary: ModelSummary, subject: Subject, what: str) -> ProfileKey:
-        """`what` was measured of this model, for these shapes, on this device and target."""
+        """`what` was measured of this graph with these weights, for these shapes, on this device,
+        with the threads and instances that follow from target and cores."""
         cores = len(subject.cores)
         return ProfileKey(
-            model=summary.model,
+            content=fingerprint(subject.workshop.graph.path),
             shapes=summary.shapes,
             device_key=f"{self._device_key}; {self._message.target}; {cores} cores; {what}",
         )
@@ -352,7 +363,7 @@ class Building:
             return (self._plain_file(workshop),)
         return tuple(
             self._compiled_file(
-                self._stored(workshop, s.segments, s.configuration.unit, s.configuration.layout),
+                workshop.compiled(s.segments, s.configuration.layout),
                 s.configuration.threads,
                 is_plain=False,
             )
@@ -363,7 +374,7 @@ class Building:
         """The whole model, compiled where that is possible: equal, and opened much quicker."""
         whole = SegmentRange(start=0, stop=len(workshop.summary.segments))
         try:
-            graph = self._stored(workshop, whole, CPU, Layout.BLOCKED)
+            graph = workshop.compiled(whole, Layout.BLOCKED)
         except (ModelRefused, RuntimeUnavailable) as error:
             log.info("it is opened from the model each time: %s", error)
             return SubgraphFile(
@@ -382,25 +393,6 @@ class Building:
             is_plain=is_plain,
             compiled_for=self._device_key,
         )
-
-    def _stored(
-        self, workshop: Workshop, segments: SegmentRange, unit: UnitId, layout: Layout
-    ) -> Path:
-        version, _, processor = self._device_key.partition(" on ")
-        key = ArtifactKey(
-            model=self._message.model,
-            nodes=workshop.nodes(segments),
-            unit=unit,
-            layout=layout,
-            level=LEVELS[layout].value,
-            runtime_version=version,
-            runtime_build=version,
-            processor=processor,
-        )
-        kept = self._artifacts.get(key)
-        if kept is None:
-            kept = self._artifacts.put(key, workshop.compiled(segments, layout).parent)
-        return kept / "graph.onnx"
 
 
 def formless_configurations(plan: CandidatePlan, workshop: Workshop) -> set[Configuration]:

@@ -1,9 +1,10 @@
-"""Checks a staged model, fetches its external data, and reads what it takes and gives."""
+"""Checks a staged model, and reads what it takes and gives."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edge_agent.config import Limits
 from edge_agent.engine.memory import bounded_memory, enough_for
@@ -12,39 +13,43 @@ from edge_agent.model.admit import (
     check,
     declared_inputs,
     declared_outputs,
-    external_locations,
+    external_places,
     read_model,
 )
-from edge_agent.store.models import Staged
 from edge_agent.tensors import TensorSpec
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Interface:
-    """What a request gives to a model and gets from it."""
+class Inspected:
+    """A model that may be accepted."""
 
+    proto: ModelProto
+    has_external_data: bool
     inputs: tuple[TensorSpec, ...]
+    """What a request gives."""
     outputs: tuple[TensorSpec, ...]
 
 
-def inspect(staged: Staged, path: Path, limits: Limits) -> Interface:
-    """Check the model of which `staged` holds a copy; its external data are copied too.
+def inspect(staged: Path, path: Path, limits: Limits) -> Inspected:
+    """Check the model of which `staged` is a copy.
 
     `path` is what the user named: external data lie beside it, and messages name it.
 
     Raises:
         ModelRefused: it cannot be accepted; the message names file, place and reason.
-        StorageError: its external data cannot be stored.
     """
     admission = AdmissionLimits(
         max_file_bytes=limits.max_model_bytes, max_external_bytes=limits.max_external_bytes
     )
-    with bounded_memory(enough_for(staged.copied_bytes)):
-        model = read_model(staged.path, admission, path.name)
-    left_bytes = limits.max_external_bytes
-    for location in external_locations(model, path):
-        before_bytes = staged.copied_bytes
-        staged.add_external(location, path.parent, left_bytes)
-        left_bytes -= staged.copied_bytes - before_bytes
-    check(model, path, staged.path.parent, admission, runtime_opset=None)
-    return Interface(inputs=declared_inputs(model), outputs=declared_outputs(model))
+    with bounded_memory(enough_for(staged.stat().st_size)):
+        model = read_model(staged, admission, path.name)
+    check(model, path, path.parent, admission, runtime_opset=None)
+    return Inspected(
+        proto=model,
+        has_external_data=bool(external_places(model, path)),
+        inputs=declared_inputs(model),
+        outputs=declared_outputs(model),
+    )

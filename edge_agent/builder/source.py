@@ -23,7 +23,7 @@ from edge_agent.model.graph import ModelGraph
 from edge_agent.model.probe import open_values, write_probe
 from edge_agent.model.specs import infer_specs
 from edge_agent.samples import check_shapes
-from edge_agent.store.models import external_bytes
+from edge_agent.store.foreign import external_bytes
 from edge_agent.tensors import Shape, TensorName, ValueSpecs
 
 
@@ -82,7 +82,9 @@ def sized(graph: ModelGraph, given: Mapping[str, Shape]) -> Sizes:
     if any(spec.name not in shapes for spec in declared):
         shapes, note = _tried(graph, shapes)
     with tempfile.TemporaryDirectory(prefix="edge-agent-") as scratch:
-        return Sizes(shapes=shapes, specs=inner_specs(graph, shapes, Path(scratch)), note=note)
+        return Sizes(
+            shapes=shapes, specs=inner_specs(graph, shapes, Path(scratch) / "probe.onnx"), note=note
+        )
 
 
 def fixed_shapes(graph: ModelGraph) -> dict[TensorName, Shape]:
@@ -121,7 +123,7 @@ def general(graph: ModelGraph) -> ValueSpecs:
     from edge_agent.builder.building import general_specs
 
     with tempfile.TemporaryDirectory(prefix="edge-agent-") as scratch:
-        return general_specs(graph, inner_specs(graph, {}, Path(scratch)))
+        return general_specs(graph, inner_specs(graph, {}, Path(scratch) / "probe.onnx"))
 
 
 def ranked(graph: ModelGraph, specs: ValueSpecs, names: Iterable[str]) -> ValueSpecs:

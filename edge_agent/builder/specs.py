@@ -17,10 +17,10 @@ from edge_agent.tensors import Shape, TensorName, ValueSpecs
 log = logging.getLogger(__name__)
 
 
-def inner_specs(graph: ModelGraph, shapes: Mapping[TensorName, Shape], folder: Path) -> ValueSpecs:
+def inner_specs(graph: ModelGraph, shapes: Mapping[TensorName, Shape], probe: Path) -> ValueSpecs:
     """What can be known of every value of `graph` for the input shapes in use.
 
-    `folder` is for files that are not needed afterwards.
+    At `probe`, a graph may be written that is not needed afterwards.
 
     Raises:
         InputMismatch: a shape is given for no input, or against what the input declares.
@@ -31,7 +31,7 @@ def inner_specs(graph: ModelGraph, shapes: Mapping[TensorName, Shape], folder: P
     if not names:
         return specs
     try:
-        found = ask_runtime(write_probe(graph, names, shapes, folder / "probe.onnx"), names, {})
+        found = ask_runtime(write_probe(graph, names, shapes, probe), names, {})
     except (ModelRefused, RuntimeUnavailable) as error:
         log.info("ONNX Runtime does not tell the types of inner values: %s", error)
         return specs

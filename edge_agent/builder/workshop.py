@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from edge_agent.devices import Layout
-from edge_agent.engine.compile import compile_graph
+from edge_agent.builder.compiler import Compiler
+from edge_agent.devices import Layout, UnitId
 from edge_agent.engine.session import OptimisationLevel, Session
 from edge_agent.errors import ModelRefused
 from edge_agent.model.extract import extract
@@ -17,6 +17,8 @@ from edge_agent.tensors import Arrays, ValueSpecs
 
 Values = dict[str, Any]
 """Arrays, and values of ONNX Runtime for what is no tensor, by name."""
+CPU = UnitId("cpu")
+"""Where everything is compiled for, and where plain ONNX Runtime runs."""
 LEVELS = {
     Layout.NCHW: OptimisationLevel.EXTENDED,
     Layout.BLOCKED: OptimisationLevel.ALL,
@@ -25,19 +27,23 @@ LEVELS = {
 
 
 class Workshop:
-    """Makes what is asked for once and keeps it in `folder`."""
+    """Makes what is asked for once."""
 
     def __init__(
         self,
         graph: ModelGraph,
         summary: ModelSummary,
         specs: ValueSpecs,
-        folder: Path,
+        compiler: Compiler,
+        *,
+        is_large: bool = False,
     ) -> None:
+        """`is_large` says that no session may hold a second copy of the weights."""
         self.graph = graph
         self.summary = summary
+        self.is_large = is_large
         self._specs = specs
-        self._folder = folder
+        self._compiler = compiler
         self._extracted: dict[SegmentRange, Path] = {}
         self._rewritten: dict[SegmentRange, Path | str] = {}
         """The NHWC form, or why there is none."""
@@ -57,24 +63,26 @@ class Workshop:
         """
         if segments not in self._extracted:
             start, stop = self.nodes(segments)
-            path = self._folder / f"{start}-{stop}.onnx"
+            path = self._compiler.draft(f"{start}-{stop}.onnx")
             extract(self.graph, start, stop, path, self._specs)
             self._extracted[segments] = path
         return self._extracted[segments]
 
     def compiled(self, segments: SegmentRange, layout: Layout) -> Path:
-        """The run of segments compiled for a layout.
+        """The run of segments compiled for a layout, in the pool.
 
         Raises:
             ModelRefused: it cannot be cut out, or nothing in it has that layout.
             RuntimeUnavailable: ONNX Runtime cannot compile it.
+            StorageError: it cannot be stored.
         """
         key = (segments, layout)
         if key not in self._compiled:
             source = self._laid_out(segments, layout)
-            folder = self._folder / f"{source.stem}.{layout.value}"
             disabled = DISABLED_OPTIMIZERS if layout is Layout.NHWC else ()
-            self._compiled[key] = compile_graph(source, folder, LEVELS[layout], disabled)
+            self._compiled[key] = self._compiler.compiled(
+                source, CPU, layout, LEVELS[layout], disabled
+            )
         return self._compiled[key]
 
     def _laid_out(self, segments: SegmentRange, layout: Layout) -> Path:
@@ -122,7 +130,9 @@ class Workshop:
         return self._values[segment]
 
     def _plain(self, segments: SegmentRange) -> Session:
-        return Session.open(self.source(segments), threads=1, level=OptimisationLevel.ALL)
+        return Session.open(
+            self.source(segments), threads=1, level=OptimisationLevel.ALL, lean=self.is_large
+        )
 
 
 def fed(session: Session, values: Values) -> Values:

@@ -225,6 +225,11 @@ def run_status(options: argparse.Namespace) -> int:
         f"{count_text(status.connections, 'connection')} ({status.lent} lent to workers), "
         f"{size_text(status.memory_bytes)} of memory"
     )
+    print(
+        f"on disk: {size_text(status.model_disk_bytes)} of models, "
+        f"{size_text(status.compiled_disk_bytes)} of compiled subgraphs "
+        f"(at most {size_text(status.max_compiled_disk_bytes)})"
+    )
     for name, count in sorted(status.counters.items()):
         print(f"{name}: {count}")
     if status.models:

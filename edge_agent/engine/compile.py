@@ -13,7 +13,7 @@ from edge_agent.errors import ModelRefused, StorageError
 
 GRAPH: Final = "graph.onnx"
 WEIGHTS: Final = "weights.bin"
-_SMALLEST_OUTSIDE_BYTES: Final = 1024
+_SMALLEST_OUTSIDE_BYTES: Final = 4096
 
 
 def compile_graph(
@@ -21,7 +21,7 @@ def compile_graph(
 ) -> Path:
     """Write `folder`/graph.onnx, optimised from `source` to `level`, and return its path.
 
-    Constants of 1 KiB and more, with their prepacked forms, lie beside it in weights.bin (absent
+    Constants of 4 KiB and more, with their prepacked forms, lie beside it in weights.bin (absent
     if there are none). Sessions open the graph with OptimisationLevel.NONE, and their outputs are
     bit-equal to those of `source` opened with `level`. The files are valid for this version of
     ONNX Runtime and this processor only. The folder appears whole or not at all, but is not
@@ -67,6 +67,7 @@ def _save_and_reopen(
     if not (draft / GRAPH).exists():
         raise ModelRefused(f"{source.name}: ONNX Runtime wrote no optimised graph")
     wanted = _interface(session)
+    del session  # it holds all weights a second time, packed
     got = _interface(open_on_cpu(draft / GRAPH, session_options(OptimisationLevel.NONE, threads=1)))
     if surplus := sorted(got - wanted):
         raise ModelRefused(

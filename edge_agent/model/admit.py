@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from edge_agent.errors import ModelRefused
 from edge_agent.model.external import (
+    ExternalPlace,
     external_place,
     is_external,
     missing,
@@ -130,13 +131,18 @@ def _too_much_to_read(name: str) -> ModelRefused:
 
 
 def external_locations(model: onnx.ModelProto, path: Path) -> tuple[str, ...]:
-    """The files with external data of `model`, relative to its folder, sorted.
+    """The files with external data of `model`, relative to its folder, sorted. Raises: as
+    `external_places`."""
+    return tuple(sorted({place.location for place in external_places(model, path)}))
+
+
+def external_places(model: onnx.ModelProto, path: Path) -> frozenset[ExternalPlace]:
+    """The places outside of the model file where tensors of `model` lie.
 
     Raises:
         ModelRefused: a location leaves the folder, or an offset or a length is not valid.
     """
-    places = (external_place(t, path.name) for t in model_tensors(model) if is_external(t))
-    return tuple(sorted({place.location for place in places}))
+    return frozenset(external_place(t, path.name) for t in model_tensors(model) if is_external(t))
 
 
 def check(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
@@ -17,6 +17,7 @@ from edge_agent.model.values import tensor_bytes
 _KEYS = frozenset({"location", "offset", "length", "checksum"})
 _MAX_DIGITS = 19
 """Below 2**63, which is what files and runtimes count with."""
+_CHUNK_BYTES = 4 << 20
 _DRIVE = re.compile(r"[A-Za-z]:")
 _PIECE_BYTES = 1 << 20
 """Copied at once: larger pieces took up to twice as long on ext4."""
@@ -162,6 +163,31 @@ def _copy_in_kernel(source_fd: int, into: BinaryIO, at: int, count: int) -> int:
         return os.copy_file_range(source_fd, into.fileno(), count, offset_src=at)
     except OSError:
         return 0
+
+
+def stored_chunks(place: ExternalPlace, folder: Path) -> Iterator[memoryview]:
+    """The bytes at a place below `folder`, in pieces that are valid until the next one.
+
+    Raises:
+        ModelRefused: the file is missing or too short.
+    """
+    buffer = memoryview(bytearray(min(_CHUNK_BYTES, place.length_bytes)))
+    stop_bytes = place.offset_bytes + place.length_bytes
+    reached_bytes = place.offset_bytes
+    try:
+        with open(folder / place.location, "rb", buffering=0) as file:
+            file.seek(place.offset_bytes)
+            while reached_bytes < stop_bytes:
+                count = file.readinto(buffer[: stop_bytes - reached_bytes]) or 0
+                if not count:
+                    raise ModelRefused(
+                        f"{place.location}: got {reached_bytes} bytes, want {stop_bytes} or more; "
+                        "copy the file again"
+                    )
+                reached_bytes += count
+                yield buffer[:count]
+    except OSError as error:
+        raise ModelRefused(f"{place.location}: cannot be read: {error.strerror}") from error
 
 
 def missing(tensor: onnx.TensorProto, place: ExternalPlace, file_name: str, reason: str) -> str:

@@ -15,13 +15,11 @@ from edge_agent.model.external import copy_external, is_external, read_external
 from edge_agent.model.graph import ModelGraph
 from edge_agent.model.scopes import node_tensors, reads
 from edge_agent.model.values import element_type_of, tensor_bytes, type_of_text, value_info_of
+from edge_agent.model.weights import OUTSIDE_BYTES
 from edge_agent.tensors import TensorName, ValueSpecs
 
 _Proto = TypeVar("_Proto", bound=onnx.NodeProto)
-_OUTSIDE_BYTES = 1024
-"""Constants of this size and more are stored beside the model, where ONNX Runtime maps them."""
 _PAGE_BYTES = 4096
-_LINE_BYTES = 64
 _MIN_IR_VERSION = 4
 """The first in which an initializer need not be an input as well."""
 
@@ -52,8 +50,9 @@ def extract(
     and inside get those of `specs`, so give specs of fixed shapes only for a model that will run
     with these. Outputs are what is read behind `stop` and the outputs of the model produced inside.
     Outputs of the model that are constants belong to the subgraph that starts at 0; inputs that
-    are outputs are passed through only by the whole model. Constants of 1 KiB and more go to a
-    file beside it, `<destination>.weights`.
+    are outputs are passed through only by the whole model. Constants of 4 KiB and more go to a
+    file beside it, `<destination>.weights`; those that lie outside of a model in the same folder
+    stay where they are.
 
     Raises:
         StorageError: a file cannot be written.
@@ -191,18 +190,22 @@ class _Pool:
         self._model_name = graph.path.name
         self._file = file
         self._location = location
+        self._is_in_place = self._folder == Path(file.name).parent
+        """What lies outside of the model lies where it may be referred to from the part too."""
 
     def store(self, tensor: onnx.TensorProto, into: list[onnx.TensorProto]) -> None:
         """Add a constant to the initializers `into`, large ones by reference."""
-        size_bytes = tensor_bytes(tensor)
+        if self._is_in_place and is_external(tensor):
+            into.append(tensor)
+            return
         is_copied = is_external(tensor)
-        content = None if is_copied or size_bytes < _OUTSIDE_BYTES else self._content(tensor)
-        if size_bytes < _OUTSIDE_BYTES or not (is_copied or content):
+        is_small = tensor_bytes(tensor) < OUTSIDE_BYTES
+        content = None if is_copied or is_small else self._content(tensor)
+        if is_small or not (is_copied or content):
             into.append(self.settled(tensor))
             return
-        # Aligned so that the runtime can map large tensors and load small ones quickly.
-        step = _PAGE_BYTES if size_bytes >= _PAGE_BYTES else _LINE_BYTES
-        self._file.write(b"\0" * (-self._file.tell() % step))
+        # Aligned so that the runtime can map it.
+        self._file.write(b"\0" * (-self._file.tell() % _PAGE_BYTES))
         offset_bytes = self._file.tell()
         if content is not None:
             self._file.write(content)
@@ -231,7 +234,7 @@ class _Pool:
 
     def settled(self, proto: _Proto) -> _Proto:
         """`proto`, or a copy of it with all external data taken inside: their files stay behind."""
-        if not any(is_external(tensor) for tensor in _tensors(proto)):
+        if self._is_in_place or not any(is_external(tensor) for tensor in _tensors(proto)):
             return proto
         copy: _Proto = type(proto)()
         copy.CopyFrom(proto)

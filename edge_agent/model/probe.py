@@ -37,7 +37,7 @@ def write_probe(
     """Write `graph` to `destination` with `names` as further outputs, without types.
 
     Inputs get the `shapes` in use. Nothing is declared of inner values, so that a runtime which
-    loads the file finds out by itself. Constants of 1 KiB and more go beside it.
+    loads the file finds out by itself. Constants of 4 KiB and more go beside it.
 
     Raises:
         InputMismatch: a shape is given for no input, or against what the input declares.

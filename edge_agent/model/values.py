@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import onnx
 
 from edge_agent.tensors import ElementType, TensorName, TensorSpec, size_bytes
@@ -185,3 +186,31 @@ def stored_elements(tensor: onnx.TensorProto) -> tuple[int, int]:
         case _:
             bits = kind.bits if kind is not None else 32
             return len(tensor.int32_data), (count * bits + 7) // 8 if bits < 8 else count
+
+
+def raw_bytes(tensor: onnx.TensorProto) -> bytes:
+    """The values of a tensor that holds them itself, as its `raw_data` would be; no strings.
+
+    A typed field holds narrow values one to an entry, those below a byte packed into bytes
+    (onnx.proto, TensorProto).
+    """
+    if tensor.HasField("raw_data"):
+        return bytes(tensor.raw_data)
+    match element_type_of(tensor.data_type):
+        case ElementType.FLOAT32 | ElementType.COMPLEX64:
+            field, width = tensor.float_data, "<f4"
+        case ElementType.FLOAT64 | ElementType.COMPLEX128:
+            field, width = tensor.double_data, "<f8"
+        case ElementType.INT64:
+            field, width = tensor.int64_data, "<i8"
+        case ElementType.UINT32:
+            field, width = tensor.uint64_data, "<u4"
+        case ElementType.UINT64:
+            field, width = tensor.uint64_data, "<u8"
+        case kind:
+            field = tensor.int32_data
+            bits = kind.bits if kind is not None else 32
+            width = "<i4" if bits == 32 else "<i2" if bits == 16 else "i1"
+    # Entries of narrow types may have a sign or not: their low bits are what counts.
+    entry = width if width in ("<f4", "<f8", "<u8") else "<i8"
+    return bytes(np.fromiter(field, entry, len(field)).astype(width).tobytes())

@@ -16,6 +16,8 @@ from edge_agent.telemetry import host
 _SIDE = 256
 _BUFFER_BYTES = 32 << 20
 _REPEATS = 5
+_NEVER_LARGE_BYTES = 64 << 20
+_ALWAYS_LARGE_BYTES = 1 << 30
 _LAUNCH_S = 2e-5
 """Starting one more session in a chain: 10 to 30 µs measured on desktop processors."""
 
@@ -27,6 +29,15 @@ def device_key() -> str:
         RuntimeUnavailable: ONNX Runtime is not installed, or twice.
     """
     return f"{runtime_build()} {runtime_version()} on {host.processor()}"
+
+
+def is_large(weight_bytes: int) -> bool:
+    """Whether weights are so large that no process may hold a copy of them: above 1 GiB, or above
+    a quarter of the memory, because packing doubles them in each session and two or three sessions
+    are open at once while a plan is made."""
+    if weight_bytes <= _NEVER_LARGE_BYTES:
+        return False
+    return weight_bytes > min(_ALWAYS_LARGE_BYTES, host.memory_bytes() // 4)
 
 
 def this_device() -> Device:

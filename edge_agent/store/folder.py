@@ -14,7 +14,7 @@ from typing import Self
 
 from edge_agent.errors import StorageError
 
-_PREFIX = ".new-"
+TEMPORARY_PREFIX = ".new-"
 """Of temporary files; no stored file has a name that begins with a dot."""
 
 _OTHER_FOLDER = "choose another folder with --state"
@@ -76,14 +76,19 @@ def sync_file(path: Path) -> None:
             os.close(fd)
 
 
-def require_free_bytes(folder: Path, wanted_bytes: int) -> None:
-    """Refuse early what would not fit. Raises: StorageError, naming both sizes."""
+def free_bytes(folder: Path) -> int:
+    """Bytes that this user may still write on the file system of `folder`. Raises: StorageError."""
     with storage_errors(folder, "ask for free space"):
         disk = os.statvfs(folder)
-    free_bytes = disk.f_bavail * disk.f_frsize
-    if free_bytes < wanted_bytes:
+    return disk.f_bavail * disk.f_frsize
+
+
+def require_free_bytes(folder: Path, wanted_bytes: int) -> None:
+    """Refuse early what would not fit. Raises: StorageError, naming both sizes."""
+    got_bytes = free_bytes(folder)
+    if got_bytes < wanted_bytes:
         raise StorageError(
-            f"{folder}: got {free_bytes} bytes free, want {wanted_bytes}; {_CURES[errno.ENOSPC]}"
+            f"{folder}: got {got_bytes} bytes free, want {wanted_bytes}; {_CURES[errno.ENOSPC]}"
         )
 
 
@@ -93,7 +98,7 @@ def write_file(path: Path, content: bytes) -> None:
     Raises: StorageError; then the old file is untouched and nothing else is left.
     """
     with storage_errors(path, "write"):
-        fd, temporary = _open_temporary(path.parent)
+        fd, temporary = open_temporary(path.parent)
         try:
             write_all(fd, content)
             os.fsync(fd)
@@ -114,9 +119,13 @@ def write_all(fd: int, content: bytes | memoryview) -> None:
         rest = rest[os.write(fd, rest) :]
 
 
-def _open_temporary(folder: Path) -> tuple[int, Path]:
+def open_temporary(folder: Path) -> tuple[int, Path]:
+    """A new file in `folder` that `sweep_temporaries` leaves alone: its descriptor and path.
+
+    Raises: OSError.
+    """
     while True:
-        fd, name = tempfile.mkstemp(prefix=_PREFIX, dir=folder)
+        fd, name = tempfile.mkstemp(prefix=TEMPORARY_PREFIX, dir=folder)
         fcntl.flock(fd, fcntl.LOCK_EX)
         if os.fstat(fd).st_nlink:
             return fd, Path(name)
@@ -249,7 +258,7 @@ def sweep_temporaries(folder: Path) -> tuple[Path, ...]:
 
     Raises: StorageError.
     """
-    files = (p for p in entries(folder) if p.name.startswith(_PREFIX))
+    files = (p for p in entries(folder) if p.name.startswith(TEMPORARY_PREFIX))
     return tuple(p for p in files if _sweep(p, remove_file))
 
 

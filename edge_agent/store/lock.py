@@ -1,9 +1,11 @@
-"""Who owns a folder: at most one living process at a time, known by its process id."""
+"""Who owns a folder, known by its process id, and who may change what several processes use."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -11,6 +13,44 @@ from edge_agent.errors import AlreadyRunning
 from edge_agent.store.folder import make_folder, storage_errors
 
 _NAME = "lock"
+
+
+@contextmanager
+def exclusively(path: Path) -> Iterator[None]:
+    """Keep other processes, and other threads, out of the block; waits until they have left it.
+
+    `path` is made if it is missing, and never removed. Raises: StorageError.
+    """
+    with storage_errors(path, "lock"):
+        fd = _opened(path)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def exclusively_now(path: Path) -> Iterator[bool]:
+    """`exclusively` that does not wait: whether nobody else is in such a block. Raises:
+    StorageError.
+    """
+    with storage_errors(path, "lock"):
+        fd = _opened(path)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        is_ours = False
+    else:
+        is_ours = True
+    try:
+        yield is_ours
+    finally:
+        os.close(fd)
+
+
+def _opened(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
 
 
 class FolderLock:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,13 +12,10 @@ from edge_agent.store.folder import (
     entries,
     make_folder,
     remove_file,
-    remove_tree,
-    sweep_staging,
     sweep_temporaries,
 )
 from edge_agent.store.registry import check_name
 from edge_agent.store.sealed import read_or_set_aside, write_sealed
-from edge_agent.subgraphs import ModelId
 from edge_agent.tensors import Shape, TensorName
 
 
@@ -63,7 +59,8 @@ class PlanStore:
 class ProfileKey:
     """What a latency profile is valid for."""
 
-    model: ModelId
+    content: str
+    """Hash of graph and weights: sparse weights and denormal numbers change times."""
     shapes: tuple[tuple[TensorName, Shape], ...]
     """In any order: they are compared by input."""
     device_key: str
@@ -75,17 +72,14 @@ class ProfileStore:
 
     def __init__(self, root: Path) -> None:
         self._folder = root / "profiles"
-        self._staging = root / "staging"
         make_folder(self._folder)
-        make_folder(self._staging)
 
     def sweep(self) -> tuple[Path, ...]:
         """Remove what dead processes left half-done; returns what was removed.
 
         Raises: StorageError.
         """
-        written = [p for folder in self._folders() for p in sweep_temporaries(folder)]
-        return (*written, *sweep_staging(self._staging))
+        return tuple(p for folder in self._folders() for p in sweep_temporaries(folder))
 
     def put(self, key: ProfileKey, content: bytes) -> None:
         """Keep `content` under `key`, in place of what was there. Raises: StorageError."""
@@ -100,19 +94,9 @@ class ProfileStore:
         """
         return read_or_set_aside(self._path(key), "the model will be measured again")
 
-    def collect(self, keep: Set[ModelId]) -> tuple[ModelId, ...]:
-        """Remove the profiles of all models that are not in `keep`; returns their ids.
-
-        Raises: StorageError.
-        """
-        unwanted = [folder for folder in self._folders() if folder.name not in keep]
-        for folder in unwanted:
-            remove_tree(folder, self._staging)
-        return tuple(ModelId(folder.name) for folder in unwanted)
-
     def _folders(self) -> list[Path]:
         return [p for p in entries(self._folder) if p.is_dir()]
 
     def _path(self, key: ProfileKey) -> Path:
         described = msgspec.json.encode((sorted(key.shapes), key.device_key))
-        return self._folder / key.model / f"{hashlib.sha256(described).hexdigest()}.json"
+        return self._folder / key.content / f"{hashlib.sha256(described).hexdigest()}.json"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,9 +18,9 @@ from edge_agent.store.folder import (
     make_folder,
     remove_file,
     set_aside,
-    storage_errors,
     sweep_temporaries,
 )
+from edge_agent.store.lock import exclusively
 from edge_agent.store.sealed import read_or_set_aside, read_sealed, write_sealed
 from edge_agent.subgraphs import ModelId
 from edge_agent.tensors import Shape, TensorName
@@ -143,7 +141,7 @@ class Registry:
 
     @contextmanager
     def _counting(self) -> Iterator[_Counters]:
-        with _exclusive(self._counters.with_suffix(".lock")):
+        with exclusively(self._counters.with_suffix(".lock")):
             counters = self._read_counters()
             yield counters
             write_sealed(self._counters, msgspec.json.encode(counters))
@@ -176,15 +174,3 @@ def _read(path: Path) -> list[LoadedModel]:
     if loaded.name != path.name.removesuffix(_SUFFIX):
         raise StorageError(f"{path}: is the file of another name: {loaded.name!r}")
     return [loaded]
-
-
-@contextmanager
-def _exclusive(path: Path) -> Iterator[None]:
-    """Keep other processes out of the block."""
-    with storage_errors(path, "lock"):
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        fcntl.flock(fd, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        os.close(fd)

@@ -209,6 +209,12 @@ class Status(Message, frozen=True, tag="status-reply"):
     """How many of the connections are lent to workers."""
     counters: dict[str, int]
     memory_bytes: int
+    model_disk_bytes: int
+    """Graphs and tensors of all models in the pool."""
+    compiled_disk_bytes: int
+    """All that can be compiled again."""
+    max_compiled_disk_bytes: int
+    """How much of that is kept, at the present free space."""
 
 
 class Devices(Message, frozen=True, tag="devices-reply"):
@@ -428,6 +434,8 @@ class Built(Message, frozen=True, tag="built", kw_only=True):
     pinned_cores: tuple[int, ...]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    is_large: bool = False
+    """Whether the model was served without packed weights until now, to save memory."""
 
 
 class AskDevice(Message, frozen=True, tag="ask-device"):

@@ -16,6 +16,8 @@ from edge_agent.engine.runtime import load_runtime
 from edge_agent.engine.session import OptimisationLevel, Session
 from edge_agent.errors import EdgeAgentError, StorageError
 from edge_agent.samples import random_arrays
+from edge_agent.store.manifests import Entry
+from edge_agent.store.pool import entry_of
 from edge_agent.tensors import Arrays, TensorSpec, required
 from edge_agent.wire.messages import Deployment, SubgraphFile
 
@@ -59,6 +61,9 @@ def load() -> None:
 def _open(file: SubgraphFile, pinned_cores: tuple[int, ...], *, is_background: bool) -> Session:
     if file.compiled_for is not None:
         _check_device(file.path, file.compiled_for)
+    # For as long as this process lives, what it maps is not given back.
+    entry = entry_of(Path(file.path))
+    is_lean = entry is not None and file.compiled_for is None and _is_large(entry)
     is_pinned = not file.is_plain and file.threads == len(pinned_cores) and file.threads > 1
     open_session = Session.open_idle if is_background else Session.open
     return open_session(
@@ -67,7 +72,14 @@ def _open(file: SubgraphFile, pinned_cores: tuple[int, ...], *, is_background: b
         level=OptimisationLevel(file.level),
         pinned_cores=pinned_cores if is_pinned else None,
         plain=file.is_plain,
+        lean=is_lean,
     )
+
+
+def _is_large(entry: Entry) -> bool:
+    from edge_agent.profiling.device import is_large
+
+    return is_large(entry.manifest.weight_bytes)
 
 
 def _check_device(path: str, compiled_for: str) -> None:
@@ -104,7 +116,7 @@ def open_deployment(
 
     Raises:
         ModelRefused, RuntimeUnavailable: ONNX Runtime does not open a file.
-        StorageError: a compiled file is for another processor or ONNX Runtime.
+        StorageError: a compiled file is damaged, or for another processor or ONNX Runtime.
     """
     started_s = clock.precise_s()
     if ahead is not None:

@@ -241,7 +241,7 @@ def test_a_model_is_opened_while_it_is_checked_and_stored_only_then(
     assert stored == [()]
     (worker,) = models.workers.workers
     (file,) = worker.serve.subgraphs
-    assert file.path == str(models.stores.models.path(worker.serve.epoch.model))
+    assert file.path == str(models.stores.model_path(worker.serve.epoch.model))
 
 
 def test_a_worker_that_dies_of_a_staged_file_refuses_it_and_nothing_is_left(

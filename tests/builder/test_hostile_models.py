@@ -201,7 +201,7 @@ def test_a_long_chain_of_constants_costs_no_more_than_its_length(tmp_path: Path)
     roots = sum(len(found.constant_roots(name)) for name in (*sums, "y"))
     assert roots < 300 * count
     # Divided all the same, and rightly.
-    specs = inner_specs(found, {}, tmp_path)
+    specs = inner_specs(found, {}, tmp_path / "probe.onnx")
     (cut, *_) = legal_cuts(found, specs)
     first = extract(found, 0, cut, tmp_path / "first.onnx", specs)
     assert first.outputs

@@ -49,7 +49,7 @@ def hidden(folder: Path, operator: str = "FastGelu", inner: Any = ()) -> ModelGr
 def test_what_shape_inference_leaves_open_is_asked_of_the_runtime(tmp_path: Path) -> None:
     graph = hidden(tmp_path)
     assert TensorName("gelu") not in infer_specs(graph, SHAPES)
-    found = inner_specs(graph, SHAPES, tmp_path)
+    found = inner_specs(graph, SHAPES, tmp_path / "probe.onnx")
     assert found.tensors[TensorName("gelu")].dims == (2, 4)
     assert found.tensors[TensorName("product")].dims == (2, 1000)
     assert {found.tensors[name].element_type for name in HIDDEN} == {ElementType.FLOAT32}
@@ -57,7 +57,7 @@ def test_what_shape_inference_leaves_open_is_asked_of_the_runtime(tmp_path: Path
 
 
 def test_without_shapes_the_symbols_stay(tmp_path: Path) -> None:
-    found = inner_specs(hidden(tmp_path), {}, tmp_path)
+    found = inner_specs(hidden(tmp_path), {}, tmp_path / "probe.onnx")
     assert found.tensors[TensorName("product")].dims == ("n", 1000)
 
 
@@ -68,7 +68,7 @@ def test_nothing_is_asked_where_every_type_is_known(tmp_path: Path) -> None:
         helper.make_node("Cast", ["i"], ["y"], to=TensorProto.FLOAT),
     ]
     graph = loaded(tmp_path, nodes, y)
-    assert open_values(graph, inner_specs(graph, SHAPES, tmp_path)) == ()
+    assert open_values(graph, inner_specs(graph, SHAPES, tmp_path / "probe.onnx")) == ()
     assert not (tmp_path / "probe.onnx").exists()
 
 
@@ -77,7 +77,7 @@ def test_a_model_that_the_runtime_refuses_keeps_what_inference_found(
 ) -> None:
     graph = hidden(tmp_path, "NoSuchOperator")
     with caplog.at_level("INFO"):
-        found = inner_specs(graph, SHAPES, tmp_path)
+        found = inner_specs(graph, SHAPES, tmp_path / "probe.onnx")
     assert found == infer_specs(graph, SHAPES)
     assert "NoSuchOperator" in caplog.text
 
@@ -86,7 +86,7 @@ def test_what_a_file_wrongly_declares_of_an_inner_value_does_not_reach_the_runti
     tmp_path: Path,
 ) -> None:
     wrong = helper.make_tensor_value_info("product", TensorProto.FLOAT, [7])
-    found = inner_specs(hidden(tmp_path, inner=[wrong]), SHAPES, tmp_path)
+    found = inner_specs(hidden(tmp_path, inner=[wrong]), SHAPES, tmp_path / "probe.onnx")
     assert found.tensors[TensorName("gelu")].dims == (2, 4)
     assert found.tensors[TensorName("product")].dims == (2, 1000)
     assert found.tensors[TensorName("product")].element_type is ElementType.FLOAT32
@@ -100,7 +100,7 @@ def test_the_runtime_tells_the_types_of_values_that_are_no_tensors(tmp_path: Pat
     ]
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     graph = loaded(tmp_path, nodes, y)
-    found = inner_specs(graph, SHAPES, tmp_path)
+    found = inner_specs(graph, SHAPES, tmp_path / "probe.onnx")
     assert found.others == {"s": "seq(tensor(float))"}
     assert legal_cuts(graph, found) == (1, 2)
     assert open_values(graph, found) == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edge_agent.builder.benches import PartBench, Slices, Subject, WholeBench, is_pinned
 from edge_agent.builder.building import configurations, find_samples
+from edge_agent.builder.compiler import Compiler
 from edge_agent.builder.workshop import Workshop, fed
 from edge_agent.devices import ComputeUnit, Layout, UnitId, UnitKind
 from edge_agent.engine.session import OptimisationLevel, Session
@@ -21,6 +23,7 @@ from edge_agent.model.graph import ModelGraph
 from edge_agent.model.specs import infer_specs
 from edge_agent.plans import CandidatePlan, ChosenSubgraph, Target
 from edge_agent.profiles import Configuration
+from edge_agent.store.pool import Pool
 from edge_agent.subgraphs import ModelId, SegmentRange
 from edge_agent.tensors import Arrays, ElementType, TensorName, TensorSpec
 
@@ -48,16 +51,23 @@ def write_convolutions(path: Path, count: int = 4) -> Path:
     return path
 
 
+def open_pool(folder: Path) -> Pool:
+    return Pool(folder / "pool", max_compiled_bytes=1 << 30)
+
+
 @pytest.fixture
-def workshop(tmp_path: Path) -> Workshop:
+def workshop(tmp_path: Path) -> Iterator[Workshop]:
+    with Compiler(open_pool(tmp_path), ModelId("m"), "a device") as compiler:
+        yield made_workshop(tmp_path, compiler)
+
+
+def made_workshop(tmp_path: Path, compiler: Compiler) -> Workshop:
     graph = ModelGraph.load(write_convolutions(tmp_path / "m.onnx"))
     shapes = {TensorName("v0"): X.shape}
     specs = infer_specs(graph, shapes)
     summary = summarise(graph, ModelId("m"), shapes, specs)
     assert len(summary.segments) >= 3
-    folder = tmp_path / "scratch"
-    folder.mkdir()
-    return Workshop(graph, summary, specs, folder)
+    return Workshop(graph, summary, specs, compiler)
 
 
 def whole(workshop: Workshop) -> SegmentRange:

@@ -101,6 +101,9 @@ class Agent:
                     lent=1,
                     counters={"workers lost": 1, "requests refused": 4},
                     memory_bytes=50 << 20,
+                    model_disk_bytes=98 << 20,
+                    compiled_disk_bytes=200 << 20,
+                    max_compiled_disk_bytes=8 << 30,
                 )
             case AskDevices():
                 return Devices(DEVICE)
@@ -155,10 +158,11 @@ def test_status_shows_counters_and_models(capsys: pytest.CaptureFixture[str]) ->
     with FakeAgent(Agent()) as agent:
         out, _ = shown(capsys, agent, "status")
         assert json.loads(shown(capsys, agent, "status", "--json")[0])["incarnation"] == 3
-    assert out.splitlines()[:5] == [
+    assert out.splitlines()[:6] == [
         "edge-agent 0.1.0, pid 4711, up 12 s",
         "socket /run/a.sock, state in /state, start 3",
         "1 request in flight (2.0 KiB), 2 connections (1 lent to workers), 50.0 MiB of memory",
+        "on disk: 98.0 MiB of models, 200.0 MiB of compiled subgraphs (at most 8.0 GiB)",
         "requests refused: 4",
         "workers lost: 1",
     ]

@@ -202,15 +202,15 @@ def test_inputs_and_constants_that_are_outputs_do_not_break_a_cut(tmp_path: Path
 
 
 def test_a_constant_used_on_both_sides_goes_to_both(tmp_path: Path) -> None:
-    weight = np.arange(600, dtype=np.float32).reshape(2, 300) % 7
+    weight = np.arange(1200, dtype=np.float32).reshape(4, 300) % 7
     made = model(
         [
             node("Mul", ["x", "w"], ["a"]),
             node("Abs", ["a"], ["b"]),
             node("Add", ["b", "w"], ["y"]),
         ],
-        [value("x", [2, 300])],
-        [value("y", [2, 300])],
+        [value("x", [4, 300])],
+        [value("y", [4, 300])],
         [held("w", weight)],
     )
     assert check_every_cut(made, {"x": -weight}, tmp_path) == 2
@@ -401,8 +401,37 @@ def test_a_missing_data_file_is_named(tmp_path: Path) -> None:
     onnx.external_data_helper.convert_model_to_external_data(made, location="all.bin")
     graph = graph_of(made, tmp_path)
     (tmp_path / "all.bin").unlink()
+    (tmp_path / "other").mkdir()
     with pytest.raises(ModelRefused, match=r'tensor "w": external data file "all\.bin"'):
-        extract(graph, 0, 1, tmp_path / "part.onnx", infer_specs(graph, {}))
+        extract(graph, 0, 1, tmp_path / "other" / "part.onnx", infer_specs(graph, {}))
+
+
+def test_what_lies_outside_in_the_same_folder_is_referred_to_and_not_copied(
+    tmp_path: Path,
+) -> None:
+    weight = np.arange(2000, dtype=np.float32)
+    made = model(
+        [
+            node("Constant", [], ["k"], value=held("k", weight)),
+            node("Add", ["x", "w"], ["a"]),
+            node("Mul", ["a", "k"], ["y"]),
+        ],
+        [value("x", [2000])],
+        [value("y", [2000])],
+        [held("w", weight)],
+    )
+    onnx.external_data_helper.convert_model_to_external_data(
+        made, location="data/all.bin", convert_attribute=True
+    )
+    (tmp_path / "data").mkdir()
+    graph = graph_of(made, tmp_path)
+    part = extract(graph, 0, 1, tmp_path / "part.onnx", infer_specs(graph, {}))
+    last = extract(graph, 1, 2, tmp_path / "last.onnx", infer_specs(graph, {}))
+    assert part.weights is None
+    assert last.weights is None
+    assert part.path.stat().st_size < 400
+    values = run(part.path, {"x": -weight / 2})
+    np.testing.assert_array_equal(run(last.path, values)["y"], weight * weight / 2)
 
 
 def test_a_folder_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> None:

@@ -116,8 +116,9 @@ def test_where_the_kernel_copies_nothing_the_bytes_are_copied_all_the_same(
     path = tmp_path / "m.onnx"
     onnx.save(weighty(), path)
     graph = ModelGraph.from_model(read_lean(path), path)
-    extract(graph, 0, 1, tmp_path / "p.onnx", infer_specs(graph, {}))
-    assert (tmp_path / "p.onnx.weights").read_bytes() == LARGE.tobytes()
+    (tmp_path / "parts").mkdir()
+    extract(graph, 0, 1, tmp_path / "parts" / "p.onnx", infer_specs(graph, {}))
+    assert (tmp_path / "parts" / "p.onnx.weights").read_bytes() == LARGE.tobytes()
 
 
 def test_a_file_that_shrinks_after_it_was_read_is_told(tmp_path: Path) -> None:
@@ -125,8 +126,9 @@ def test_a_file_that_shrinks_after_it_was_read_is_told(tmp_path: Path) -> None:
     onnx.save(weighty(), path)
     graph = ModelGraph.from_model(read_lean(path), path)
     path.write_bytes(path.read_bytes()[:500])
+    (tmp_path / "parts").mkdir()
     with pytest.raises(ModelRefused, match=r'"large".*"m.onnx" has 500 bytes'):
-        extract(graph, 0, 3, tmp_path / "p.onnx", infer_specs(graph, {}))
+        extract(graph, 0, 3, tmp_path / "parts" / "p.onnx", infer_specs(graph, {}))
 
 
 @given(st.binary(max_size=400))

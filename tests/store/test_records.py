@@ -5,12 +5,11 @@ import pytest
 
 from edge_agent.errors import UsageError
 from edge_agent.store.records import PlanStore, ProfileKey, ProfileStore
-from edge_agent.subgraphs import ModelId
 from edge_agent.tensors import TensorName
 
 X, Y = TensorName("x"), TensorName("y")
 KEY = ProfileKey(
-    model=ModelId("a" * 64), shapes=((X, (1, 3)), (Y, ())), device_key="cpu|onnxruntime|1.32.0"
+    content="a" * 64, shapes=((X, (1, 3)), (Y, ())), device_key="cpu|onnxruntime|1.32.0"
 )
 
 
@@ -48,7 +47,7 @@ def test_a_profile_is_found_under_its_whole_key_only(tmp_path: Path) -> None:
     profiles.put(KEY, b"{}")
     assert ProfileStore(tmp_path).get(KEY) == b"{}"
     for other in (
-        replace(KEY, model=ModelId("b" * 64)),
+        replace(KEY, content="b" * 64),
         replace(KEY, shapes=((X, (2, 3)), (Y, ()))),
         replace(KEY, shapes=()),
         replace(KEY, device_key="cpu|onnxruntime|1.31.0"),
@@ -72,21 +71,11 @@ def test_a_damaged_profile_is_set_aside(tmp_path: Path, caplog: pytest.LogCaptur
     assert "the model will be measured again" in caplog.text
 
 
-def test_profiles_of_models_that_are_gone_are_collected(tmp_path: Path) -> None:
-    profiles = ProfileStore(tmp_path)
-    other = replace(KEY, model=ModelId("b" * 64))
-    profiles.put(KEY, b"{}")
-    profiles.put(other, b"{}")
-    assert profiles.collect({other.model}) == (KEY.model,)
-    assert (profiles.get(KEY), profiles.get(other)) == (None, b"{}")
-
-
-def test_sweeps_remove_half_written_files_and_half_removed_folders(tmp_path: Path) -> None:
+def test_sweeps_remove_half_written_files(tmp_path: Path) -> None:
     plans, profiles = PlanStore(tmp_path), ProfileStore(tmp_path)
     profiles.put(KEY, b"{}")
     (tmp_path / "plans" / ".new-abc").write_bytes(b"half")
     (only_file(tmp_path / "profiles").parent / ".new-abc").write_bytes(b"half")
-    (tmp_path / "staging" / "removed-abc").mkdir()
     assert len(plans.sweep()) == 1
-    assert len(profiles.sweep()) == 2
+    assert len(profiles.sweep()) == 1
     assert profiles.get(KEY) == b"{}"

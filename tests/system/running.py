@@ -71,7 +71,8 @@ class Place:
     def stored(self) -> list[str]:
         """What lies in the state folder of models, relative to it, but for what was measured:
         that stays for a model that is loaded again."""
-        parts = ("models", "staging", "registry", "plans", "cache/compiled", "cache/staging")
+        parts = ("models", "staging", "registry", "plans", "pool", "cache/staging")
+        always = {"pool/lock", "pool/blobs", "pool/made", "pool/staging"}
         # `os.walk`, unlike `rglob`, does not mind what disappears meanwhile.
         found = [
             Path(folder) / name
@@ -79,7 +80,7 @@ class Place:
             for folder, folders, files in os.walk(self.state / part)
             for name in (*folders, *files)
         ]
-        return sorted(str(path.relative_to(self.state)) for path in found)
+        return sorted({str(path.relative_to(self.state)) for path in found} - always)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,7 +94,7 @@ CASES: dict[str, tuple[Callable[[Path], Path], str]] = {
         r"com\.acme",
     ),
     "an opset too new": (_too_new, "got opset 999 of ai.onnx, want 1 to"),
-    "external data missing": (_external("gone.bin"), r'"gone.bin".*No such file'),
+    "external data missing": (_external("gone.bin"), r'"gone.bin".*no such regular file'),
     "external data outside": (_external("../w.bin", write=True), r"w\.bin.*want a relative path"),
     "external data absolute": (_external("/etc/hostname"), r"hostname.*want a relative path"),
     "external data a symbolic link": (_linked, r'"w\.bin" is a symbolic link'),
@@ -164,6 +164,8 @@ def test_a_refused_model_leaves_the_one_of_that_name_as_it_was(
     agent = start()
     with agent.client() as client:
         client.load(good, "m", wait=True)
+        copy = f"models/{client.model('m').model}"
+        wait_until(lambda: copy not in agent.place.stored(), "only the pool has it")
         before = agent.place.stored()
         with pytest.raises(ModelRefused):
             client.load(_text(tmp_path), "m")

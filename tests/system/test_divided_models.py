@@ -60,7 +60,7 @@ class Subject:
         self.graph = ModelGraph.load(path)
         self.samples = [standard_inputs(name, seed) for seed in (1, 2)]
         shapes = {TensorName(n): a.shape for n, a in self.samples[0].items()}
-        self.specs = inner_specs(self.graph, shapes, folder)
+        self.specs = inner_specs(self.graph, shapes, folder / "probe.onnx")
         self.summary = summarise(self.graph, ModelId("m"), shapes, self.specs)
         self.legal = legal_cuts(self.graph, self.specs)
         plain = Session.open(path, threads=1, level=OptimisationLevel.ALL, plain=True)

@@ -11,12 +11,12 @@ from pathlib import Path
 import onnx
 import psutil
 import pytest
+from edge_agent.store.artifacts import GRAPH_FILE, ArtifactStore
 from onnx.external_data_helper import convert_model_to_external_data
 
 from edge_agent import clock
 from edge_agent.client import Client
 from edge_agent.errors import EdgeAgentError
-from edge_agent.store.artifacts import GRAPH_FILE, ArtifactStore
 from edge_agent.store.models import ModelStore
 from tests.system.conftest import StartAgent
 from tests.system.made_models import weighty, x

@@ -15,6 +15,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TypedDict, cast
 
+from bench.anonymous import family, proportional_bytes
 from edge_agent import clock
 
 READY_WITHIN_S = 60.0
@@ -43,7 +44,7 @@ class RunningAgent:
 
     def memory_bytes(self) -> int:
         """Proportional memory (PSS) of the agent and of all its children, in bytes."""
-        return sum(_proportional_bytes(pid) for pid in _family(self.pid))
+        return sum(proportional_bytes(pid) for pid in family(self.pid))
 
 
 def command(name: str = "edge-agent") -> str:
@@ -111,18 +112,3 @@ def _end(process: subprocess.Popen[str], log_path: Path) -> None:
 
 def _tail(path: Path) -> str:
     return "\n".join(path.read_text(errors="replace").splitlines()[-20:])
-
-
-def _family(pid: int) -> list[int]:
-    children = set()
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        children |= {int(child) for child in task.read_text().split()}
-    return [pid, *(member for child in children for member in _family(child))]
-
-
-def _proportional_bytes(pid: int) -> int:
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))

@@ -8,11 +8,12 @@ import os
 import platform
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from itertools import groupby
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypedDict
 
 from edge_agent.profiles import RatioInterval
@@ -47,6 +48,8 @@ class Options:
     seed: int
     budget_s: float
     """The most seconds for one comparison."""
+    flags: frozenset[str] = frozenset()
+    """Which of its own options were given."""
 
     def compare(self, a: Run, b: Run, max_pairs: int = 300) -> RatioInterval:
         """Time of `a` over time of `b`, from interleaved pairs."""
@@ -67,8 +70,17 @@ class Options:
         }
 
 
-def options(name: str, about: str, models: Sequence[str], smoke_models: Sequence[str]) -> Options:
-    """Parse the command line, pin this process and its children to cores, fetch the models."""
+def options(
+    name: str,
+    about: str,
+    models: Sequence[str],
+    smoke_models: Sequence[str],
+    flags: Mapping[str, str] = MappingProxyType({}),
+) -> Options:
+    """Parse the command line, pin this process and its children to cores, fetch the models.
+
+    `flags` are options of this benchmark alone, with what they mean.
+    """
     parser = argparse.ArgumentParser(prog=f"tools/{name}", description=about)
     parser.add_argument("--models", nargs="+", metavar="MODEL", choices=NAMES)
     parser.add_argument("--smoke", action="store_true", help="one tiny model, few pairs")
@@ -77,6 +89,10 @@ def options(name: str, about: str, models: Sequence[str], smoke_models: Sequence
     parser.add_argument("--cores", help="processor cores for both sides, such as 0,1")
     parser.add_argument("--budget", type=float, help="seconds for one comparison, default 60")
     parser.add_argument("--seed", type=int, default=0)
+    for flag, meaning in flags.items():
+        parser.add_argument(
+            f"--{flag}", action="append_const", dest="flags", const=flag, help=meaning
+        )
     parsed = parser.parse_args()
     if parsed.cores:
         os.sched_setaffinity(0, {int(core) for core in parsed.cores.split(",")})
@@ -88,6 +104,7 @@ def options(name: str, about: str, models: Sequence[str], smoke_models: Sequence
         is_json=parsed.json,
         seed=parsed.seed,
         budget_s=parsed.budget or (5.0 if parsed.smoke else 60.0),
+        flags=frozenset(parsed.flags or ()) if flags else frozenset(),
     )
 
 

@@ -24,6 +24,7 @@ import numpy as np
 
 from edge_agent.builder.admitting import admit
 from edge_agent.builder.building import find_samples, general_specs, is_quantised
+from edge_agent.builder.compiler import Compiler
 from edge_agent.builder.specs import inner_specs
 from edge_agent.builder.tolerance import disagreement
 from edge_agent.builder.workshop import Workshop
@@ -36,7 +37,9 @@ from edge_agent.errors import EdgeAgentError, ModelRefused, RuntimeUnavailable
 from edge_agent.model.divide import legal_cuts, summarise
 from edge_agent.model.extract import extract
 from edge_agent.model.graph import ModelGraph
+from edge_agent.profiling.device import device_key
 from edge_agent.store.models import ModelStore
+from edge_agent.store.pool import POOL_FOLDER, Pool
 from edge_agent.subgraphs import SegmentRange
 from edge_agent.tensors import Arrays, TensorName
 from edge_agent.wire.messages import Admitted
@@ -78,18 +81,30 @@ def judge(path: Path, folder: Path, step: Step) -> str:
     finally:
         if (after := _files(path.parent)) != before:
             raise Wrong(f"beside the model there are {sorted(after)}, were {sorted(before)}")
-    store = ModelStore(settings.state)
-    store.verify(admitted.model)
+    _verify(admitted, settings)
     step("graph")
     scratch = folder / "scratch"
     scratch.mkdir()
     try:
-        return _divided(admitted, scratch, step)
+        return _divided(admitted, settings, scratch, step)
     finally:
-        store.verify(admitted.model)
+        _verify(admitted, settings)
 
 
-def _divided(admitted: Admitted, scratch: Path, step: Step) -> str:
+def _pool(settings: Settings) -> Pool:
+    return Pool(settings.state / POOL_FOLDER, settings.limits.max_compiled_bytes)
+
+
+def _verify(admitted: Admitted, settings: Settings) -> None:
+    """Raises: StorageError if the model is not stored as it was admitted."""
+    entry = _pool(settings).get(admitted.model, thorough=True)
+    if entry is None:
+        ModelStore(settings.state).verify(admitted.model)
+    else:
+        entry.release()
+
+
+def _divided(admitted: Admitted, settings: Settings, scratch: Path, step: Step) -> str:
     graph = ModelGraph.load(Path(admitted.path))
     try:
         step("open the whole with ONNX Runtime")
@@ -104,7 +119,7 @@ def _divided(admitted: Admitted, scratch: Path, step: Step) -> str:
     fed: dict[str, Any] = dict(feeds or {})
     shapes = {TensorName(n): a.shape for n, a in fed.items() if isinstance(a, np.ndarray)}
     step("specs")
-    specs = inner_specs(graph, shapes, scratch)
+    specs = inner_specs(graph, shapes, scratch / "probe.onnx")
     step("summarise")
     summary = summarise(graph, admitted.model, shapes, specs)
     msgspec.msgpack.encode(summary)  # it goes to the agent
@@ -126,11 +141,12 @@ def _divided(admitted: Admitted, scratch: Path, step: Step) -> str:
             _compare(graph, cut, feeds, wanted, scratch, step)
             outcome = "admitted, divided, right"
     if whole is not None:
-        workshop = Workshop(graph, summary, specs, scratch)
-        for layout in Layout:
-            step(f"compile for {layout} with ONNX Runtime")
-            with suppress(ModelRefused, RuntimeUnavailable):
-                workshop.compiled(SegmentRange(start=0, stop=len(summary.segments)), layout)
+        with Compiler(_pool(settings), admitted.model, device_key()) as compiler:
+            workshop = Workshop(graph, summary, specs, compiler)
+            for layout in Layout:
+                step(f"compile for {layout} with ONNX Runtime")
+                with suppress(ModelRefused, RuntimeUnavailable):
+                    workshop.compiled(SegmentRange(start=0, stop=len(summary.segments)), layout)
     return outcome
 
 

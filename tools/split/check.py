@@ -62,7 +62,7 @@ def check(subject: Subject, most_cuts: int, scratch: str | None = None) -> Outco
             for n, a in feeds.items()
             if n in graph.inputs and isinstance(a, np.ndarray)
         }
-        specs = inner_specs(graph, shapes, folder)
+        specs = inner_specs(graph, shapes, folder / "probe.onnx")
         stuck = impassable(graph, specs)
         legal = []
         for place in places(graph, specs):

@@ -1,0 +1,88 @@
+"""Under what key a compiled graph may be used again, whatever model, cut or epoch asks for it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from edge_agent.devices import Layout, UnitId
+from edge_agent.engine.compile import compile_graph
+from edge_agent.engine.session import OptimisationLevel
+from edge_agent.model.weights import adopt_compiled, fingerprint
+from edge_agent.store.manifests import Entry, EntryKind
+from edge_agent.store.pool import Pool
+from edge_agent.subgraphs import ModelId
+
+_COMPILED = "compiled"
+
+
+class Compiler:
+    """Compiles into the pool what is not there yet, for one model on this device.
+
+    What it returned stays there until it is closed. Use as a context manager.
+    """
+
+    def __init__(self, pool: Pool, model: ModelId, device_key: str) -> None:
+        """`device_key` names processor, build and version of ONNX Runtime. Raises: StorageError."""
+        self._pool = pool
+        self._model = model
+        self._device_key = device_key
+        self._held = ExitStack()
+        self._drafts = self._held.enter_context(pool.drafts())
+
+    def draft(self, name: str) -> Path:
+        """Where a graph may be written that is needed until this is closed; tensors in the pool
+        lie below its folder."""
+        return self._drafts.path(name)
+
+    def compiled(
+        self,
+        source: Path,
+        unit: UnitId,
+        layout: Layout,
+        level: OptimisationLevel,
+        disabled: Sequence[str] = (),
+    ) -> Path:
+        """The graph at `source`, optimised to `level` without the optimisers `disabled`.
+
+        Raises: ModelRefused, RuntimeUnavailable: it cannot be compiled; StorageError.
+        """
+        described = (fingerprint(source), unit, layout, level, disabled, self._device_key)
+        description = msgspec.json.encode(described)
+        key = hashlib.sha256(description).hexdigest()
+        self._pool.note(self._model, key)
+        found = self._pool.get(key)
+        if found is None:
+            found = self._compile(source, key, level, disabled, description.decode())
+        self._held.enter_context(found)
+        return found.graph
+
+    def _compile(
+        self,
+        source: Path,
+        key: str,
+        level: OptimisationLevel,
+        disabled: Sequence[str],
+        description: str,
+    ) -> Entry:
+        with self._pool.workspace() as scratch:
+            made = compile_graph(source, scratch.path / _COMPILED, level, disabled)
+            with self._pool.adding(EntryKind.COMPILED) as adding:
+                entry = adding.publish(key, adopt_compiled(made, adding), description)
+        self._pool.evict()
+        return entry
+
+    def close(self) -> None:
+        """Let go of what it returned. May be called again."""
+        self._held.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
