@@ -112,7 +112,7 @@ def test_a_constant_of_any_size_is_not_made_while_shapes_are_inferred(tmp_path: 
         path,
     )
     with bounded_memory(1 << 30):
-        specs = infer_specs(ModelGraph.load(path), {})
+        specs = infer_specs(ModelGraph.load(path), {}).tensors
         rewrite_nhwc(path, tmp_path / "rewritten.onnx", specs)
 
 
