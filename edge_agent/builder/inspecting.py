@@ -15,6 +15,7 @@ from edge_agent.model.admit import (
     declared_outputs,
     external_locations,
     read_model,
+    too_much_to_read,
     unordinary_values,
 )
 from edge_agent.store.models import Staged
@@ -38,11 +39,18 @@ def inspect(staged: Staged, path: Path, limits: Limits) -> Interface:
         ModelRefused: it cannot be accepted; the message names file, place and reason.
         StorageError: its external data cannot be stored.
     """
+    try:
+        with bounded_memory(enough_for(staged.copied_bytes)):
+            return _inspect(staged, path, limits)
+    except MemoryError as error:
+        raise too_much_to_read(path.name) from error
+
+
+def _inspect(staged: Staged, path: Path, limits: Limits) -> Interface:
     admission = AdmissionLimits(
         max_file_bytes=limits.max_model_bytes, max_external_bytes=limits.max_external_bytes
     )
-    with bounded_memory(enough_for(staged.copied_bytes)):
-        model = read_model(staged.path, admission, path.name)
+    model = read_model(staged.path, admission, path.name)
     left_bytes = limits.max_external_bytes
     for location in external_locations(model, path):
         before_bytes = staged.copied_bytes

@@ -105,6 +105,10 @@ def test_every_kind_of_thing_is_capped() -> None:
     assert "got 3 initializers, want at most 2" in refusal(made, max_initializers=2)
     assert "got 2 bodies, want at most 1" in refusal(made, max_bodies=1)
     assert "got 3 declared values, want at most 2" in refusal(made, max_values=2)
+    assert "got 6 inputs and outputs of nodes, want at most 5" in refusal(
+        good(nodes=[node("Sum", ["x"] * 5, ["y"])]), max_values=5
+    )
+    assert "got 3 functions, want at most 2" in refusal(calling(1, 3), max_bodies=2)
     assert "got 2 attributes, want at most 1" in refusal(
         good(nodes=[node("Gemm", ["x", "x"], ["y"], alpha=1.0, beta=1.0)]), max_values=1
     )
@@ -330,6 +334,7 @@ def sparse(dims: list[int], indices: Any, values: Any = (1.0, 2.0)) -> Any:
         ([2, 3], [-1, 0], "an index is outside of [2, 3]"),
         ([2, 3], [[0, 0], [1, 3]], "an index is outside of [2, 3]"),
         ([2, 3], [0], "got [2] values at [1] indices"),
+        ([2, 3], [[0, 0, 0], [1, 1, 1]], "got [2] values at [2, 3] indices"),
         ([2, 3], [[0], [1]], "got [2] values at [2, 1] indices"),
         ([2**20, 2**20], [0, 1], "want at most 2147483647 bytes"),
         ([2**62, 2**62], [0, 1], "want at most 2147483647 bytes"),
@@ -343,6 +348,12 @@ def test_sparse_tensors_that_do_not_fit_are_refused(
     text = refusal(sparse(dims, indices))
     assert 'sparse tensor "s": ' in text
     assert reason in text
+
+
+def test_sparse_indices_with_fewer_values_than_their_shape_are_refused() -> None:
+    made = sparse([2, 3], [0, 5])
+    made.graph.sparse_initializer[0].indices.raw_data = b"12345678"
+    assert 'tensor "i": got 8 bytes, want 16' in refusal(made)
 
 
 def test_sparse_tensors_with_either_kind_of_indices_pass() -> None:
