@@ -38,6 +38,8 @@ from edge_agent.tensors import ElementType, TensorName, TensorSpec, size_bytes
 _EXPORT_AGAIN = "export the model again"
 _MAX_OPSET = 1000
 """No domain is near it."""
+_MAX_ELEMENTS = 2**59
+"""Of an array, with up to 16 bytes each, so that its bytes are a number below 2**63."""
 _TYPED_FIELDS = tuple(
     f"{kind}_data" for kind in ("float", "int32", "string", "int64", "double", "uint64")
 )
@@ -282,6 +284,9 @@ def _check_tensor(
         )
     if any(size < 0 for size in tensor.dims):
         raise ModelRefused(f"{where}: got shape {list(tensor.dims)}, want sizes of 0 or more")
+    if math.prod(max(1, size) for size in tensor.dims) > _MAX_ELEMENTS:
+        # Also where an axis of size 0 leaves none of them: no array has such a shape.
+        raise ModelRefused(f"{where}: got shape {list(tensor.dims)}, which no array can have")
     if tensor.HasField("segment"):
         raise ModelRefused(f"{where}: is stored in segments, which nothing reads; {_EXPORT_AGAIN}")
     if is_external(tensor):
