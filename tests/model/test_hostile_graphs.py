@@ -288,6 +288,17 @@ def test_an_attribute_that_is_given_twice_is_refused() -> None:
     assert 'node 0 (Concat): attribute "axis" is given twice' in refusal(made)
 
 
+def test_an_attribute_of_a_function_outside_of_one_is_refused() -> None:
+    made = good(nodes=[node("Elu", ["x"], ["y"], alpha=1.0)])
+    made.graph.node[0].attribute[0].ref_attr_name = "alpha"
+    assert 'node 0 (Elu): attribute "alpha" is that of a function' in refusal(made)
+    inside = calling(1, 1)
+    inside.functions[0].node[0].CopyFrom(node("Elu", ["p"], ["q"]))
+    inside.functions[0].node[0].attribute.add(name="alpha", type=1, ref_attr_name="alpha")
+    inside.functions[0].attribute.append("alpha")
+    check(inside, NAME, None, LIMITS, None)
+
+
 def test_a_function_may_not_take_the_place_of_an_operator() -> None:
     constant = helper.make_function("", "Relu", ["p"], ["q"], [node("Abs", ["p"], ["q"])], OPSETS)
     text = refusal(good(functions=[constant]))
