@@ -15,6 +15,7 @@ from edge_agent.model.admit import (
     declared_outputs,
     external_places,
     read_model,
+    too_much_to_read,
 )
 from edge_agent.tensors import TensorSpec
 
@@ -41,11 +42,18 @@ def inspect(staged: Path, path: Path, limits: Limits) -> Inspected:
     Raises:
         ModelRefused: it cannot be accepted; the message names file, place and reason.
     """
+    try:
+        with bounded_memory(enough_for(staged.stat().st_size)):
+            return _inspect(staged, path, limits)
+    except MemoryError as error:
+        raise too_much_to_read(path.name) from error
+
+
+def _inspect(staged: Path, path: Path, limits: Limits) -> Inspected:
     admission = AdmissionLimits(
         max_file_bytes=limits.max_model_bytes, max_external_bytes=limits.max_external_bytes
     )
-    with bounded_memory(enough_for(staged.stat().st_size)):
-        model = read_model(staged, admission, path.name)
+    model = read_model(staged, admission, path.name)
     check(model, path, path.parent, admission, runtime_opset=None)
     return Inspected(
         proto=model,

@@ -6,6 +6,7 @@ import math
 import mmap
 import os
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -39,6 +40,8 @@ from edge_agent.tensors import ElementType, TensorName, TensorSpec, size_bytes
 _EXPORT_AGAIN = "export the model again"
 _MAX_OPSET = 1000
 """No domain is near it."""
+_MAX_ELEMENTS = 2**59
+"""Of an array, with up to 16 bytes each, so that its bytes are a number below 2**63."""
 _TYPED_FIELDS = tuple(
     f"{kind}_data" for kind in ("float", "int32", "string", "int64", "double", "uint64")
 )
@@ -55,9 +58,10 @@ class AdmissionLimits:
     max_initializers: int = 200_000
     """In the graph and all bodies."""
     max_values: int = 1_000_000
-    """Declared inner values, and attributes, each."""
+    """Declared inner values, attributes, and inputs and outputs of nodes, each."""
     max_bodies: int = 10_000
-    """Graphs inside of nodes: shape inference copies for each all names around it."""
+    """Graphs inside of nodes, for each of which shape inference copies all names around it; and
+    functions."""
     max_ends: int = 4096
     """Inputs and outputs, each: as many as a request may have."""
     max_depth: int = 16
@@ -104,10 +108,10 @@ def read_model(
     except OSError as error:
         raise ModelRefused(f"{name}: cannot be read: {error.strerror}") from error
     except MemoryError as error:
-        raise _too_much_to_read(name) from error
+        raise too_much_to_read(name) from error
     except DecodeError as error:
         if "alloc" in str(error):
-            raise _too_much_to_read(name) from error
+            raise too_much_to_read(name) from error
         raise ModelRefused(
             f"{name}: is no ONNX model or is cut short (no valid protobuf); copy or download "
             "the file again"
@@ -123,7 +127,8 @@ def read_model(
     return model
 
 
-def _too_much_to_read(name: str) -> ModelRefused:
+def too_much_to_read(name: str) -> ModelRefused:
+    """What is said of a file that takes more memory than sound ones do; `name` is what it is."""
     return ModelRefused(
         f"{name}: reading it takes more memory than a model file of its size should; it is "
         "damaged or made to do harm"
@@ -161,9 +166,11 @@ def check(
         ModelRefused: the first thing found that is wrong.
     """
     _check_versions(model, path.name, limits, runtime_opset)
-    _check_counts(model, path.name, limits)
-    rules = GraphRules(model, path.name)
-    rules.check()
+    _check_depth(model, path.name, limits)
+    nodes = list(model_nodes(model))
+    graphs = [model.graph, *(body for node in nodes for body in bodies(node))]
+    _check_counts(model, nodes, graphs, path.name, limits)
+    GraphRules(model, path.name).check()
     _check_ends(model, path.name, limits)
     external_bytes = 0
     for tensor in model_tensors(model):
@@ -174,6 +181,8 @@ def check(
             f"{path.name}: got {external_bytes} bytes of external tensors, want at most "
             f"{limits.max_external_bytes}"
         )
+    for sparse in sparse_tensors(graphs, nodes):
+        _check_sparse(sparse, path.name, limits)
 
 
 def _check_versions(
@@ -206,10 +215,13 @@ def _check_versions(
             )
 
 
-def _check_counts(model: onnx.ModelProto, file_name: str, limits: AdmissionLimits) -> None:
-    _check_depth(model, file_name, limits)
-    nodes = list(model_nodes(model))
-    graphs = [model.graph, *(body for node in nodes for body in bodies(node))]
+def _check_counts(
+    model: onnx.ModelProto,
+    nodes: Sequence[onnx.NodeProto],
+    graphs: Sequence[onnx.GraphProto],
+    file_name: str,
+    limits: AdmissionLimits,
+) -> None:
     for what, got, want in (
         ("nodes", expanded_nodes(model, limits.max_depth, file_name), limits.max_nodes),
         (
@@ -218,14 +230,17 @@ def _check_counts(model: onnx.ModelProto, file_name: str, limits: AdmissionLimit
             limits.max_initializers,
         ),
         ("bodies", len(graphs) - 1, limits.max_bodies),
+        ("functions", len(model.functions), limits.max_bodies),
         ("declared values", sum(len(g.value_info) for g in graphs), limits.max_values),
         ("attributes", sum(len(node.attribute) for node in nodes), limits.max_values),
+        (
+            "inputs and outputs of nodes",
+            sum(len(node.input) + len(node.output) for node in nodes),
+            limits.max_values,
+        ),
     ):
         if got > want:
             raise ModelRefused(f"{file_name}: got {got} {what}, want at most {want}")
-
-    for sparse in sparse_tensors(graphs, nodes):
-        _check_sparse(sparse, file_name, limits)
 
 
 def _check_ends(model: onnx.ModelProto, file_name: str, limits: AdmissionLimits) -> None:
@@ -277,6 +292,9 @@ def _check_tensor(
         )
     if any(size < 0 for size in tensor.dims):
         raise ModelRefused(f"{where}: got shape {list(tensor.dims)}, want sizes of 0 or more")
+    if math.prod(max(1, size) for size in tensor.dims) > _MAX_ELEMENTS:
+        # Also where an axis of size 0 leaves none of them: no array has such a shape.
+        raise ModelRefused(f"{where}: got shape {list(tensor.dims)}, which no array can have")
     if tensor.HasField("segment"):
         raise ModelRefused(f"{where}: is stored in segments, which nothing reads; {_EXPORT_AGAIN}")
     if is_external(tensor):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -34,10 +35,13 @@ def small_constants(graph: ModelGraph) -> dict[str, Array]:
     return {
         name: onnx.numpy_helper.to_array(tensor)
         for name, tensor in graph.constants.items()
-        if 0 <= tensor_bytes(tensor) <= SMALL_BYTES
-        and not is_external(tensor)
-        and name not in graph.overridable
+        if _is_small(tensor) and not is_external(tensor) and name not in graph.overridable
     }
+
+
+def _is_small(tensor: onnx.TensorProto) -> bool:
+    # Strings count no bytes.
+    return bool(math.prod(tensor.dims) <= SMALL_BYTES and tensor_bytes(tensor) <= SMALL_BYTES)
 
 
 def fold(

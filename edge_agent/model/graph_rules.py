@@ -39,8 +39,11 @@ def _inside(place: str) -> Iterator[None]:
 class _Scope:
     """The names that nodes may read: own ones, and those around."""
 
-    def __init__(self, outer: _Scope | None, names: Iterable[str]) -> None:
+    def __init__(
+        self, outer: _Scope | None, names: Iterable[str], *, in_function: bool = False
+    ) -> None:
         self._outer = outer
+        self.in_function: bool = outer.in_function if outer is not None else in_function
         self.own: dict[str, int | None] = dict.fromkeys(names)
         """The index of the node that gives a name; None for inputs and initializers."""
 
@@ -94,7 +97,7 @@ class GraphRules:
                 f"which hides the operator of that name in {domain or 'ai.onnx'}; give the "
                 "function a domain of its own"
             )
-        scope = _Scope(None, function.input)
+        scope = _Scope(None, function.input, in_function=True)
         self._check_nodes(function.node, scope, _versions(function.opset_import))
         _check_given(function.output, scope)
 
@@ -140,6 +143,12 @@ class GraphRules:
         reason = self._reason_against(node, opsets)
         if reason is not None:
             raise _Broken(f"{node_label(index, node)}: {reason}")
+        for attribute in node.attribute if not scope.in_function else ():
+            if attribute.ref_attr_name:
+                raise _Broken(
+                    f'{node_label(index, node)}: attribute "{attribute.name}" is that of a '
+                    f"function, but the node stands in none; {_EXPORT_AGAIN}"
+                )
         for name in filter(None, node.input):
             if name not in scope:
                 raise _Broken(

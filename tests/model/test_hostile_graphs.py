@@ -105,6 +105,10 @@ def test_every_kind_of_thing_is_capped() -> None:
     assert "got 3 initializers, want at most 2" in refusal(made, max_initializers=2)
     assert "got 2 bodies, want at most 1" in refusal(made, max_bodies=1)
     assert "got 3 declared values, want at most 2" in refusal(made, max_values=2)
+    assert "got 6 inputs and outputs of nodes, want at most 5" in refusal(
+        good(nodes=[node("Sum", ["x"] * 5, ["y"])]), max_values=5
+    )
+    assert "got 3 functions, want at most 2" in refusal(calling(1, 3), max_bodies=2)
     assert "got 2 attributes, want at most 1" in refusal(
         good(nodes=[node("Gemm", ["x", "x"], ["y"], alpha=1.0, beta=1.0)]), max_values=1
     )
@@ -129,7 +133,9 @@ def test_more_dimensions_than_any_array_has_are_refused() -> None:
 
 def test_sizes_whose_product_is_no_number_of_bytes_are_refused() -> None:
     huge = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[2**62, 2**62], raw_data=b"1234")
-    assert 'tensor "w": got 4 bytes, want' in refusal(good(held=[huge]))
+    assert "which no array can have" in refusal(good(held=[huge]))
+    empty = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[2**62, 2**62, 0])
+    assert "which no array can have" in refusal(good(held=[empty]))
 
 
 def test_regions_of_external_data_that_many_tensors_share_count_each_time() -> None:
@@ -282,6 +288,17 @@ def test_an_attribute_that_is_given_twice_is_refused() -> None:
     assert 'node 0 (Concat): attribute "axis" is given twice' in refusal(made)
 
 
+def test_an_attribute_of_a_function_outside_of_one_is_refused() -> None:
+    made = good(nodes=[node("Elu", ["x"], ["y"], alpha=1.0)])
+    made.graph.node[0].attribute[0].ref_attr_name = "alpha"
+    assert 'node 0 (Elu): attribute "alpha" is that of a function' in refusal(made)
+    inside = calling(1, 1)
+    inside.functions[0].node[0].CopyFrom(node("Elu", ["p"], ["q"]))
+    inside.functions[0].node[0].attribute.add(name="alpha", type=1, ref_attr_name="alpha")
+    inside.functions[0].attribute.append("alpha")
+    check(inside, NAME, None, LIMITS, None)
+
+
 def test_a_function_may_not_take_the_place_of_an_operator() -> None:
     constant = helper.make_function("", "Relu", ["p"], ["q"], [node("Abs", ["p"], ["q"])], OPSETS)
     text = refusal(good(functions=[constant]))
@@ -330,6 +347,7 @@ def sparse(dims: list[int], indices: Any, values: Any = (1.0, 2.0)) -> Any:
         ([2, 3], [-1, 0], "an index is outside of [2, 3]"),
         ([2, 3], [[0, 0], [1, 3]], "an index is outside of [2, 3]"),
         ([2, 3], [0], "got [2] values at [1] indices"),
+        ([2, 3], [[0, 0, 0], [1, 1, 1]], "got [2] values at [2, 3] indices"),
         ([2, 3], [[0], [1]], "got [2] values at [2, 1] indices"),
         ([2**20, 2**20], [0, 1], "want at most 2147483647 bytes"),
         ([2**62, 2**62], [0, 1], "want at most 2147483647 bytes"),
@@ -343,6 +361,12 @@ def test_sparse_tensors_that_do_not_fit_are_refused(
     text = refusal(sparse(dims, indices))
     assert 'sparse tensor "s": ' in text
     assert reason in text
+
+
+def test_sparse_indices_with_fewer_values_than_their_shape_are_refused() -> None:
+    made = sparse([2, 3], [0, 5])
+    made.graph.sparse_initializer[0].indices.raw_data = b"12345678"
+    assert 'tensor "i": got 8 bytes, want 16' in refusal(made)
 
 
 def test_sparse_tensors_with_either_kind_of_indices_pass() -> None:
