@@ -12,7 +12,7 @@ import msgspec
 
 from edge_agent.errors import StorageError
 from edge_agent.model.admit import AdmissionLimits, read_model
-from edge_agent.model.external import ExternalPlace, stored_chunks
+from edge_agent.model.external import ExternalPlace, StoredChunks
 from edge_agent.model.weights import move_out
 from edge_agent.store.foreign import SourceFolder
 from edge_agent.store.manifests import Entry, EntryKind
@@ -41,7 +41,7 @@ def pooled(model: ModelId, models: ModelStore, pool: Pool) -> Entry:
     path = models.path(model)
     proto = read_model(path, AdmissionLimits())
     with pool.adding(EntryKind.MODEL) as adding:
-        graph = move_out(proto, path.name, partial(stored_chunks, folder=path.parent), adding)
+        graph = move_out(proto, path.name, partial(StoredChunks, folder=path.parent), adding)
         return adding.publish(model, graph, f"model file {model}")
 
 

@@ -165,29 +165,36 @@ def _copy_in_kernel(source_fd: int, into: BinaryIO, at: int, count: int) -> int:
         return 0
 
 
-def stored_chunks(place: ExternalPlace, folder: Path) -> Iterator[memoryview]:
-    """The bytes at a place below `folder`, in pieces that are valid until the next one.
+class StoredChunks:
+    """The bytes at a place below a folder of ours, in pieces that are valid until the next one;
+    they can be gone through more than once.
 
-    Raises:
-        ModelRefused: the file is missing or too short.
+    Going through them raises: ModelRefused if the file is missing or too short.
     """
-    buffer = memoryview(bytearray(min(_CHUNK_BYTES, place.length_bytes)))
-    stop_bytes = place.offset_bytes + place.length_bytes
-    reached_bytes = place.offset_bytes
-    try:
-        with open(folder / place.location, "rb", buffering=0) as file:
-            file.seek(place.offset_bytes)
-            while reached_bytes < stop_bytes:
-                count = file.readinto(buffer[: stop_bytes - reached_bytes]) or 0
-                if not count:
-                    raise ModelRefused(
-                        f"{place.location}: got {reached_bytes} bytes, want {stop_bytes} or more; "
-                        "copy the file again"
-                    )
-                reached_bytes += count
-                yield buffer[:count]
-    except OSError as error:
-        raise ModelRefused(f"{place.location}: cannot be read: {error.strerror}") from error
+
+    def __init__(self, place: ExternalPlace, folder: Path) -> None:
+        self._place = place
+        self._folder = folder
+
+    def __iter__(self) -> Iterator[memoryview]:
+        place = self._place
+        buffer = memoryview(bytearray(min(_CHUNK_BYTES, place.length_bytes)))
+        stop_bytes = place.offset_bytes + place.length_bytes
+        reached_bytes = place.offset_bytes
+        try:
+            with open(self._folder / place.location, "rb", buffering=0) as file:
+                file.seek(place.offset_bytes)
+                while reached_bytes < stop_bytes:
+                    count = file.readinto(buffer[: stop_bytes - reached_bytes]) or 0
+                    if not count:
+                        raise ModelRefused(
+                            f"{place.location}: got {reached_bytes} bytes, want {stop_bytes} or "
+                            "more; copy the file again"
+                        )
+                    reached_bytes += count
+                    yield buffer[:count]
+        except OSError as error:
+            raise ModelRefused(f"{place.location}: cannot be read: {error.strerror}") from error
 
 
 def missing(tensor: onnx.TensorProto, place: ExternalPlace, file_name: str, reason: str) -> str:

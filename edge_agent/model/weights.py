@@ -12,7 +12,7 @@ from typing import Protocol
 import onnx
 
 from edge_agent.errors import ModelRefused
-from edge_agent.model.external import ExternalPlace, external_place, is_external, stored_chunks
+from edge_agent.model.external import ExternalPlace, StoredChunks, external_place, is_external
 from edge_agent.model.scopes import bodies, model_tensors, plain_domain
 from edge_agent.model.values import raw_bytes, tensor_bytes
 
@@ -108,9 +108,9 @@ def adopt_compiled(graph: Path, place: TensorPlace) -> bytes:
             tensor.external_data.remove(entry)
         found = external_place(tensor, graph.name)
         if not forms and tensor_bytes(tensor) < OUTSIDE_BYTES:
-            _take_inside(tensor, stored_chunks(found, graph.parent))
+            _take_inside(tensor, StoredChunks(found, graph.parent))
             continue
-        location = place.tensor(stored_chunks(found, graph.parent))
+        location = place.tensor(StoredChunks(found, graph.parent))
         _refer(tensor, location)
         for key, value in kept:
             moved = _moved_forms(value, found.location, location, graph.parent, place)
@@ -134,7 +134,7 @@ def _moved_forms(value: str, source: str, location: str, folder: Path, place: Te
             case _:
                 raise ModelRefused(f"ONNX Runtime saved a prepacked form as {value[:80]!r}")
         if found.length_bytes:
-            offset = str(place.form(location, stored_chunks(found, folder)))
+            offset = str(place.form(location, StoredChunks(found, folder)))
         moved.append(";".join((offset, length, *rest)))
     return "|".join(moved)
 
@@ -166,7 +166,7 @@ def _content_hash(found: ExternalPlace, folder: Path) -> str:
     if named is not None and found.offset_bytes == 0:
         return named[1]
     digest = hashlib.sha256()
-    for chunk in stored_chunks(found, folder):
+    for chunk in StoredChunks(found, folder):
         digest.update(chunk)
     return digest.hexdigest()
 

@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from edge_agent.errors import ModelRefused
-from edge_agent.model.external import ExternalPlace, is_external, stored_chunks
+from edge_agent.model.external import ExternalPlace, StoredChunks, is_external
 from edge_agent.model.scopes import model_tensors
 from edge_agent.model.values import data_type_of, raw_bytes, tensor_bytes
 from edge_agent.model.weights import OUTSIDE_BYTES, adopt_compiled, fingerprint, move_out
@@ -207,7 +207,7 @@ def test_external_tensors_are_read_once_each_and_small_ones_come_inside(
     twin = loaded.graph.initializer.add()
     twin.CopyFrom(loaded.graph.initializer[0])
     twin.name = "twin"
-    move_out(loaded, "m.onnx", partial(stored_chunks, folder=path.parent), place)
+    move_out(loaded, "m.onnx", partial(StoredChunks, folder=path.parent), place)
     assert place.asked == 1
     stored = {t.name: t for t in loaded.graph.initializer}
     assert stored["twin"].external_data == stored["w"].external_data
@@ -220,7 +220,7 @@ def test_a_data_file_that_is_too_short_is_told(place: FolderPlace, tmp_path: Pat
         file.truncate(100)
     loaded = onnx.load(path, load_external_data=False)
     with pytest.raises(ModelRefused, match=r"all\.bin: got 100 bytes, want 8000 or more"):
-        move_out(loaded, "m.onnx", partial(stored_chunks, folder=path.parent), place)
+        move_out(loaded, "m.onnx", partial(StoredChunks, folder=path.parent), place)
 
 
 def as_compiled(folder: Path, value: str) -> Path:

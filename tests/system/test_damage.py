@@ -167,6 +167,7 @@ def test_a_model_larger_than_the_disk_is_refused_and_leaves_nothing(
         agent = start(at=elsewhere(disk))
         with agent.client() as client:
             client.load(adding(tmp_path / "small.onnx"), wait=True)
+            wait_until(lambda: not any((disk / "models").iterdir()), "only the pool has it")
             before = _files(disk)
             free = free_bytes(disk)
             with pytest.raises(StorageError, match=r"want \d+; free some space there"):
@@ -186,6 +187,7 @@ def test_a_disk_that_fills_up_at_any_step_of_a_load_is_told_and_recovered(
         agent = start(at=elsewhere(disk))
         with agent.client() as client:
             client.load(adding(tmp_path / "small.onnx"), wait=True)
+            wait_until(lambda: not any((disk / "models").iterdir()), "only the pool has it")
             outcomes = {pages: _load_with_room(client, disk, path, pages) for pages in range(10)}
             assert "refused" in outcomes.values()
             assert "served" in outcomes.values()
@@ -212,7 +214,8 @@ def _load_with_room(client: Client, disk: Path, path: Path, pages: int) -> str:
         assert "free some space" in refusal
         assert [m.name for m in client.models()] == ["small"]
     filler.unlink()
-    assert _files(disk) == before
+    # A full disk keeps fewer compiled subgraphs, and a builder takes a moment to end.
+    wait_until(lambda: set(_files(disk)) <= set(before), "nothing of it is left")
     return "refused" if refusal else "served"
 
 
