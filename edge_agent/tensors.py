@@ -12,6 +12,8 @@ import numpy.typing as npt
 
 TensorName = NewType("TensorName", str)
 Shape = tuple[int, ...]
+ShapeSet = tuple[Shape, ...]
+"""One shape for every input of a model, in the order of its inputs."""
 Array = npt.NDArray[np.generic]
 Arrays = dict[str, Array]
 
