@@ -31,7 +31,11 @@ class Workshop:
         summary: ModelSummary,
         specs: Mapping[TensorName, TensorSpec],
         folder: Path,
+        *,
+        is_fixed: bool = False,
     ) -> None:
+        """`is_fixed`: what is made need only run with the shapes that `specs` tell."""
+        self._is_fixed = is_fixed
         self.graph = graph
         self.summary = summary
         self._specs = specs
@@ -56,7 +60,7 @@ class Workshop:
         if segments not in self._extracted:
             start, stop = self.nodes(segments)
             path = self._folder / f"{start}-{stop}.onnx"
-            extract(self.graph, start, stop, path, self._specs)
+            extract(self.graph, start, stop, path, self._specs, is_fixed=self._is_fixed)
             self._extracted[segments] = path
         return self._extracted[segments]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,12 +12,15 @@ import numpy as np
 
 from edge_agent import clock
 from edge_agent.engine.chain import Chain
+from edge_agent.engine.files import open_file
 from edge_agent.engine.runtime import load_runtime
-from edge_agent.engine.session import OptimisationLevel, Session
+from edge_agent.engine.session import Session
 from edge_agent.errors import EdgeAgentError, StorageError
 from edge_agent.samples import random_arrays
-from edge_agent.tensors import Arrays, TensorSpec
-from edge_agent.wire.messages import Deployment, SubgraphFile
+from edge_agent.tensors import Arrays, Shape, ShapeSet, TensorName, TensorSpec
+from edge_agent.wire.messages import Deployment, Specialised, SubgraphFile, Unopened, error_text
+from edge_agent.worker.by_shape import ByShape, Choice, ShapeCounter
+from edge_agent.worker.serving import Runner
 
 log = logging.getLogger(__name__)
 
@@ -27,9 +31,12 @@ _WARM_RUNS = 2
 class Opened:
     """What a worker serves."""
 
-    runner: ChainRunner
+    runner: Runner
+    counter: ShapeCounter | None
+    """None: shapes are not counted."""
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    unopened: tuple[Unopened, ...]
     opened_s: float
 
 
@@ -39,6 +46,8 @@ class ChainRunner:
     def __init__(self, chain: Chain, sessions: Sequence[Session]) -> None:
         self._chain = chain
         self._pinned = next((s for s in sessions if s.pinned_cores), None)
+        cores = None if self._pinned is None else self._pinned.pinned_cores
+        self.core = cores[0] if cores else None
 
     def run(self, feeds: Arrays, outputs: Sequence[str]) -> Arrays:
         """See `serving.Runner`; the agent has checked the request."""
@@ -58,15 +67,7 @@ def load() -> None:
 def _open(file: SubgraphFile, pinned_cores: tuple[int, ...], *, is_background: bool) -> Session:
     if file.compiled_for is not None:
         _check_device(file.path, file.compiled_for)
-    is_pinned = not file.is_plain and file.threads == len(pinned_cores) and file.threads > 1
-    open_session = Session.open_idle if is_background else Session.open
-    return open_session(
-        Path(file.path),
-        threads=file.threads,
-        level=OptimisationLevel(file.level),
-        pinned_cores=pinned_cores if is_pinned else None,
-        plain=file.is_plain,
-    )
+    return open_file(file, pinned_cores, is_idle=is_background)
 
 
 def _check_device(path: str, compiled_for: str) -> None:
@@ -95,7 +96,9 @@ def open_ahead(file: SubgraphFile, *, is_background: bool) -> Session | None:
 def open_deployment(
     deployment: Deployment, *, is_background: bool, ahead: Session | None = None
 ) -> Opened:
-    """Open all sessions of a deployment, and run them on zeros if shapes are given.
+    """Open all sessions of a deployment, and run them on made-up inputs if shapes are given.
+
+    What is specialised and cannot be opened is left out and named.
 
     `ahead` is the only one, if it was opened already, from another path.
 
@@ -115,24 +118,71 @@ def open_deployment(
         ]
     inputs = deployment.inputs if deployment.inputs is not None else sessions[0].inputs
     outputs = deployment.outputs if deployment.outputs is not None else sessions[-1].outputs
-    chain = Chain(sessions, [s.name for s in inputs], [s.name for s in outputs])
-    runner = ChainRunner(chain, sessions)
+    general = _runner(sessions, inputs, outputs)
     if deployment.warm_shapes:
-        _warm(runner, deployment, inputs, outputs)
+        _warm(general, dict(deployment.warm_shapes), inputs, outputs)
+    runner: Runner = general
+    counter = None if deployment.counted is None else ShapeCounter(deployment.counted)
+    unopened: list[Unopened] = []
+    if counter is not None or deployment.specialised:
+        choices: dict[ShapeSet, Choice] = {}
+        for special in deployment.specialised:
+            try:
+                chain = _open_specialised(special, inputs, outputs, is_background=is_background)
+            except EdgeAgentError as error:
+                log.warning("the subgraphs for %s cannot be opened: %s", special.shapes, error)
+                unopened.append(Unopened(special.shapes, error_text(error)))
+            else:
+                choices[special.shapes] = _choice(chain, special.instances, deployment)
+        general_choice = _choice(general, deployment.instances, deployment)
+        runner = ByShape([s.name for s in inputs], general_choice, choices, counter)
     return Opened(
-        runner=runner, inputs=inputs, outputs=outputs, opened_s=clock.precise_s() - started_s
+        runner=runner,
+        counter=counter,
+        inputs=inputs,
+        outputs=outputs,
+        unopened=tuple(unopened),
+        opened_s=clock.precise_s() - started_s,
     )
+
+
+def _runner(
+    sessions: Sequence[Session], inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+) -> ChainRunner:
+    chain = Chain(sessions, [s.name for s in inputs], [s.name for s in outputs])
+    return ChainRunner(chain, sessions)
+
+
+def _open_specialised(
+    special: Specialised,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    *,
+    is_background: bool,
+) -> ChainRunner:
+    sessions = [
+        _open(file, special.pinned_cores, is_background=is_background) for file in special.subgraphs
+    ]
+    runner = _runner(sessions, inputs, outputs)
+    names = [spec.name for spec in inputs]
+    _warm(runner, dict(zip(names, special.shapes, strict=True)), inputs, outputs)
+    return runner
+
+
+def _choice(runner: ChainRunner, instances: int, deployment: Deployment) -> Choice:
+    is_limited = instances < deployment.most_instances
+    return Choice(runner, threading.Semaphore(instances) if is_limited else None)
 
 
 def _warm(
     runner: ChainRunner,
-    deployment: Deployment,
+    shapes: Mapping[TensorName, Shape],
     inputs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec],
 ) -> None:
     """The first runs allocate memory and touch the weights; requests should not pay for that."""
     try:
-        feeds = random_arrays(inputs, dict(deployment.warm_shapes), np.random.default_rng(0))
+        feeds = random_arrays(inputs, shapes, np.random.default_rng(0))
         for _ in range(_WARM_RUNS):
             runner.run(feeds, [s.name for s in outputs])
     except EdgeAgentError as error:

@@ -24,7 +24,7 @@ from edge_agent.agent.workers import Serve, Worker, Workers
 from edge_agent.config import Settings
 from edge_agent.errors import ModelRefused, RuntimeUnavailable, UnknownModel, WorkerLost
 from edge_agent.plans import Target
-from edge_agent.wire.messages import Deployment, Load, RunError, SubgraphFile
+from edge_agent.wire.messages import Deployment, Load, RunError, ShapeCounts, SubgraphFile
 from tests.agent.rig import Rig, WorkerEnd, X, wait_until
 
 
@@ -127,9 +127,14 @@ class FakeWorkers:
         return self.opening
 
     def start(
-        self, lane: Lane, serve: Serve, child: FakeChild, on_lost: Callable[[Worker], None]
+        self,
+        lane: Lane,
+        serve: Serve,
+        child: FakeChild,
+        on_lost: Callable[[Worker], None],
+        on_counted: Callable[[Worker, ShapeCounts], None],
     ) -> Worker:
-        worker = Worker(cast(Child, child), serve, on_lost)
+        worker = Worker(cast(Child, child), serve, on_lost, on_counted)
         ours, end = self.rig.stream()
         deployment = Deployment(
             epoch=serve.epoch,
