@@ -134,4 +134,6 @@ class ExecutionPlan:
         chosen = " + ".join(
             f"[{s.subgraph.segments}] {s.subgraph.configuration}" for s in self.subgraphs
         )
-        return f"plain ONNX Runtime: {chosen}" if self.is_plain else chosen
+        if not self.is_plain:
+            return chosen
+        return f"plain ONNX Runtime: {chosen}" if chosen else "plain ONNX Runtime"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec import structs
 
 from edge_agent import clock
 from edge_agent.engine.chain import Chain
@@ -113,8 +114,8 @@ def open_deployment(
         sessions = [ahead]
     else:
         sessions = [
-            _open(file, deployment.pinned_cores, is_background=is_background)
-            for file in deployment.subgraphs
+            _open(file, cores, is_background=is_background)
+            for file, cores in _beside_others(deployment, deployment)
         ]
     inputs = deployment.inputs if deployment.inputs is not None else sessions[0].inputs
     outputs = deployment.outputs if deployment.outputs is not None else sessions[-1].outputs
@@ -123,17 +124,9 @@ def open_deployment(
         _warm(general, dict(deployment.warm_shapes), inputs, outputs)
     runner: Runner = general
     counter = None if deployment.counted is None else ShapeCounter(deployment.counted)
-    unopened: list[Unopened] = []
+    unopened: tuple[Unopened, ...] = ()
     if counter is not None or deployment.specialised:
-        choices: dict[ShapeSet, Choice] = {}
-        for special in deployment.specialised:
-            try:
-                chain = _open_specialised(special, inputs, outputs, is_background=is_background)
-            except EdgeAgentError as error:
-                log.warning("the subgraphs for %s cannot be opened: %s", special.shapes, error)
-                unopened.append(Unopened(special.shapes, error_text(error)))
-            else:
-                choices[special.shapes] = _choice(chain, special.instances, deployment)
+        choices, unopened = _specialised(deployment, inputs, outputs, is_background=is_background)
         general_choice = _choice(general, deployment.instances, deployment)
         runner = ByShape([s.name for s in inputs], general_choice, choices, counter)
     return Opened(
@@ -141,9 +134,55 @@ def open_deployment(
         counter=counter,
         inputs=inputs,
         outputs=outputs,
-        unopened=tuple(unopened),
+        unopened=unopened,
         opened_s=clock.precise_s() - started_s,
     )
+
+
+def _specialised(
+    deployment: Deployment,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    *,
+    is_background: bool,
+) -> tuple[dict[ShapeSet, Choice], tuple[Unopened, ...]]:
+    """What serves single sets of shapes, warmed up, and what of it could not be opened."""
+    choices: dict[ShapeSet, Choice] = {}
+    unopened: list[Unopened] = []
+    names = [spec.name for spec in inputs]
+    for special in deployment.specialised:
+        try:
+            sessions = [
+                _open(file, cores, is_background=is_background)
+                for file, cores in _beside_others(special, deployment)
+            ]
+        except EdgeAgentError as error:
+            log.warning("the subgraphs for %s cannot be opened: %s", special.shapes, error)
+            unopened.append(Unopened(special.shapes, error_text(error)))
+            continue
+        runner = _runner(sessions, inputs, outputs)
+        _warm(runner, dict(zip(names, special.shapes, strict=True)), inputs, outputs)
+        choices[special.shapes] = _choice(runner, special.instances, deployment)
+    return choices, tuple(unopened)
+
+
+def _beside_others(
+    chain: Deployment | Specialised, deployment: Deployment
+) -> Iterator[tuple[SubgraphFile, tuple[int, ...]]]:
+    """The files of a chain as they are opened where a worker has several, each with its cores.
+
+    The threads of a plain session spin for some 45 ms after each run, and would take a core from
+    a run of another chain that follows. So it is opened as those are: its threads stop, and are
+    bound to cores.
+    """
+    chains: tuple[Deployment | Specialised, ...] = (deployment, *deployment.specialised)
+    cores = max((c.pinned_cores for c in chains), key=len)
+    must_stop = len(chains) > 1 and len(cores) > 1 and chain.instances == 1
+    for file in chain.subgraphs:
+        if must_stop and file.is_plain and file.threads != 1:
+            yield structs.replace(file, is_plain=False, threads=len(cores)), cores
+        else:
+            yield file, chain.pinned_cores
 
 
 def _runner(
@@ -151,22 +190,6 @@ def _runner(
 ) -> ChainRunner:
     chain = Chain(sessions, [s.name for s in inputs], [s.name for s in outputs])
     return ChainRunner(chain, sessions)
-
-
-def _open_specialised(
-    special: Specialised,
-    inputs: Sequence[TensorSpec],
-    outputs: Sequence[TensorSpec],
-    *,
-    is_background: bool,
-) -> ChainRunner:
-    sessions = [
-        _open(file, special.pinned_cores, is_background=is_background) for file in special.subgraphs
-    ]
-    runner = _runner(sessions, inputs, outputs)
-    names = [spec.name for spec in inputs]
-    _warm(runner, dict(zip(names, special.shapes, strict=True)), inputs, outputs)
-    return runner
 
 
 def _choice(runner: ChainRunner, instances: int, deployment: Deployment) -> Choice:

@@ -140,7 +140,7 @@ def convolving(path: Path, blocks: int = 4, channels: int = 32, size: int = 28) 
     return saved(model(graph), path)
 
 
-def positions(path: Path, width: int = 256, layers: int = 3) -> Path:
+def positions(path: Path, width: int = 512, layers: int = 3) -> Path:
     """y = tanh(x · w) + p, float32[N,L,8]: p is computed at length from L alone, so that it is a
     constant as soon as L is known. z is L."""
     rng = np.random.default_rng(3)

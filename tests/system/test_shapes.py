@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,9 +26,11 @@ from edge_agent.tensors import Shape
 from edge_agent.wire.messages import ModelState
 from tests.system.conftest import StartAgent
 from tests.system.made_models import adding, positions, rows, x
-from tests.system.running import Place, RunningAgent, wait_until, worker_pid
+from tests.system.running import QUICK_PLANS, Place, RunningAgent, wait_until, worker_pid
 
-ENOUGH_TO_DECIDE = "[planning]\nprofile_s = 3\nverify_s = 10\n"
+Begin = Callable[..., RunningAgent]
+
+ENOUGH_TO_DECIDE = "[planning]\nprofile_s = 2\nverify_s = 10\n"
 """The gain is manifold and seen at once, but on a busy device the samples take their time."""
 OFTEN = 40
 PACE_S = 1.0
@@ -34,20 +38,55 @@ PACE_S = 1.0
 SOON_S = 100.0
 
 
+PATH = "net.onnx"
+
+
+@pytest.fixture(scope="module")
+def prepared() -> Iterator[Place]:
+    """A place whose state "kept" has a `positions` with its general plan and nothing more."""
+    with tempfile.TemporaryDirectory(prefix="edge-agent-") as name:
+        folder = Path(name)
+        made = Place(folder=folder, state=folder / "state", socket=folder / "run" / "a.sock")
+        agent = RunningAgent(made, (), QUICK_PLANS)
+        try:
+            with agent.client() as client:
+                model = positions(folder / PATH)
+                client.load(model, threads=1, shapes={"x": (1, 16, 8)}, wait=True)
+            agent.stop()
+        finally:
+            agent.end()
+        made.state.rename(folder / "kept")
+        yield made
+
+
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return positions(tmp_path / "net.onnx")
+def ready(prepared: Place) -> Iterator[Place]:
+    """The prepared place, for one test."""
+    # Where it was made, because what is kept names files by their whole path.
+    shutil.copytree(prepared.folder / "kept", prepared.state)
+    prepared.log.write_text("")
+    yield prepared
+    print(prepared.log_text())
+    shutil.rmtree(prepared.state)
+
+
+@pytest.fixture
+def begin(start: StartAgent, ready: Place) -> Callable[..., RunningAgent]:
+    """Starts an agent at the ready place."""
+
+    def started(config: str = ENOUGH_TO_DECIDE) -> RunningAgent:
+        return start(at=ready, config=config)
+
+    return started
 
 
 class Asked:
     """A model that is asked, and every answer compared with plain ONNX Runtime's."""
 
-    def __init__(self, client: Client, path: Path) -> None:
+    def __init__(self, client: Client, place: Place) -> None:
         self.client = client
+        path = place.folder / PATH
         self._plain = Session.open(path, threads=1, level=OptimisationLevel.ALL, plain=True)
-
-    def load(self, path: Path) -> None:
-        self.client.load(path, threads=1, shapes={"x": (1, 16, 8)}, wait=True)
 
     def ask(self, batch: int, length: int, times: int = 1) -> None:
         """Ask for a shape several times."""
@@ -112,12 +151,11 @@ def asking(asked: Asked, *shapes: tuple[int, int]) -> Iterator[None]:
 
 
 def test_the_shapes_that_are_asked_get_subgraphs_of_their_own_and_all_are_answered_right(
-    start: StartAgent, place: Place, path: Path
+    begin: Begin, ready: Place
 ) -> None:
-    agent = start(config=ENOUGH_TO_DECIDE)
+    agent = begin()
     with agent.client() as client:
-        asked = Asked(client, path)
-        asked.load(path)
+        asked = Asked(client, ready)
         assert asked.state().specialised == ()
         with asking(asked, (1, 96), (2, 128), (1, 96), (2, 128), (1, 96)):
             asked.wait_for((1, 96, 8), (2, 128, 8))
@@ -130,7 +168,7 @@ def test_the_shapes_that_are_asked_get_subgraphs_of_their_own_and_all_are_answer
         assert first.general_over_plan.low > 1.0
         assert asked.state().failed == 0
 
-        on_disk = kept(place, client)
+        on_disk = kept(ready, client)
         (general,) = on_disk.subgraphs
         for special in on_disk.specialisations:
             assert special.serve is not None
@@ -148,12 +186,11 @@ def test_the_shapes_that_are_asked_get_subgraphs_of_their_own_and_all_are_answer
 
 @pytest.mark.long
 def test_there_are_never_more_than_allowed_and_one_asked_far_more_takes_the_place_of_another(
-    start: StartAgent, path: Path
+    begin: Begin, ready: Place
 ) -> None:
-    agent = start(config=ENOUGH_TO_DECIDE + "[specialising]\nmost_shapes = 1\n")
+    agent = begin(ENOUGH_TO_DECIDE + "[specialising]\nmost_shapes = 1\n")
     with agent.client() as client:
-        asked = Asked(client, path)
-        asked.load(path)
+        asked = Asked(client, ready)
         asked.ask(1, 64, OFTEN)
         asked.ask(1, 96, 2 * OFTEN)
         asked.wait_for((1, 96, 8))
@@ -163,23 +200,22 @@ def test_there_are_never_more_than_allowed_and_one_asked_far_more_takes_the_plac
 
 
 def test_they_come_back_with_the_agent_and_a_damaged_one_alone_is_made_again(
-    start: StartAgent, place: Place, path: Path
+    begin: Begin, ready: Place
 ) -> None:
-    agent = start(config=ENOUGH_TO_DECIDE)
+    agent = begin()
     with agent.client() as client:
-        asked = Asked(client, path)
-        asked.load(path)
+        asked = Asked(client, ready)
         asked.ask(1, 96, OFTEN)
         asked.ask(1, 64, OFTEN)
         asked.wait_for((1, 96, 8), (1, 64, 8))
         files = {
             s.shapes: s.serve.subgraphs[0].path
-            for s in kept(place, client).specialisations
+            for s in kept(ready, client).specialisations
             if s.serve is not None
         }
     agent.kill()
 
-    agent = start(config=ENOUGH_TO_DECIDE)
+    agent = begin()
     with agent.client() as client:
         asked.client = client
         worker_pid(client, "net")
@@ -190,7 +226,7 @@ def test_they_come_back_with_the_agent_and_a_damaged_one_alone_is_made_again(
 
     damaged = Path(files[((1, 96, 8),)])
     damaged.write_bytes(damaged.read_bytes()[:-10])
-    agent = start(config=ENOUGH_TO_DECIDE)
+    agent = begin()
     with agent.client() as client:
         asked.client = client
         assert (1, 64, 8) in asked.serving()
@@ -200,7 +236,7 @@ def test_they_come_back_with_the_agent_and_a_damaged_one_alone_is_made_again(
         asked.ask(1, 96, 3)
     agent.stop()
 
-    agent = start(config="[specialising]\nmost_shapes = 0\n")
+    agent = begin("[specialising]\nmost_shapes = 0\n")
     with agent.client() as client:
         asked.client = client
         asked.ask(1, 96, 3)
@@ -208,12 +244,11 @@ def test_they_come_back_with_the_agent_and_a_damaged_one_alone_is_made_again(
 
 
 def test_a_worker_killed_meanwhile_costs_no_answer_and_no_specialisation(
-    start: StartAgent, path: Path
+    begin: Begin, ready: Place
 ) -> None:
-    agent = start(config=ENOUGH_TO_DECIDE)
+    agent = begin()
     with agent.client() as client:
-        asked = Asked(client, path)
-        asked.load(path)
+        asked = Asked(client, ready)
         with asking(asked, (1, 96)):
             wait_until(lambda: asked.state().specialising, "it is being planned")
             os.kill(worker_pid(client, "net"), signal.SIGKILL)
@@ -226,29 +261,27 @@ def test_a_worker_killed_meanwhile_costs_no_answer_and_no_specialisation(
 
 
 def test_a_model_unloaded_while_a_shape_is_planned_leaves_no_process_and_no_file(
-    start: StartAgent, place: Place, path: Path
+    begin: Begin, ready: Place
 ) -> None:
-    agent = start(config="[planning]\nprofile_s = 5\nverify_s = 5\n")
+    agent = begin("[planning]\nprofile_s = 5\nverify_s = 5\n")
     with agent.client() as client:
-        asked = Asked(client, path)
+        asked = Asked(client, ready)
         client.devices()
-        asked.load(path)
         asked.ask(1, 96, OFTEN)
         wait_until(lambda: asked.state().specialising, "it is being planned")
         wait_until(lambda: agent.children("edge_agent.builder"), "a builder works")
         client.unload("net")
         wait_until(lambda: not agent.children(), "its processes are gone", 5.0)
-        wait_until(lambda: place.stored() == [], "its files are gone", 5.0)
+        wait_until(lambda: ready.stored() == [], "its files are gone", 5.0)
 
 
 @pytest.mark.long
 def test_a_replan_measures_the_shapes_again_too_while_they_serve(
-    start: StartAgent, path: Path
+    begin: Begin, ready: Place
 ) -> None:
-    agent = start(config=ENOUGH_TO_DECIDE)
+    agent = begin()
     with agent.client() as client:
-        asked = Asked(client, path)
-        asked.load(path)
+        asked = Asked(client, ready)
         asked.ask(1, 96, OFTEN)
         asked.wait_for((1, 96, 8))
         client.replan("net", wait=True)
@@ -268,12 +301,11 @@ def explained(agent: RunningAgent, *shapes: str) -> dict[str, object]:
 
 
 def test_the_plan_for_any_shape_is_explained_and_made_once_if_there_is_none(
-    start: StartAgent, path: Path
+    begin: Begin, ready: Place
 ) -> None:
-    agent = start(config=ENOUGH_TO_DECIDE)
+    agent = begin()
     with agent.client() as client:
-        asked = Asked(client, path)
-        asked.load(path)
+        asked = Asked(client, ready)
         epoch = asked.state().epoch
         first = agent.command("plan", "net", "--explain", "--shape", "x=1x200x8")
         assert first.code == 0, first.err
@@ -303,14 +335,15 @@ def test_the_plan_for_any_shape_is_explained_and_made_once_if_there_is_none(
 
 
 def test_requests_of_a_model_with_fixed_dimensions_are_not_counted(
-    start: StartAgent, path: Path, tmp_path: Path
+    begin: Begin, ready: Place, tmp_path: Path
 ) -> None:
-    fixed = onnx.load(path)
+    fixed = onnx.load(ready.folder / PATH)
     for axis, size in enumerate((1, 96)):
         fixed.graph.input[0].type.tensor_type.shape.dim[axis].dim_value = size
     onnx.save(fixed, tmp_path / "fixed.onnx")
-    agent = start(config="[specialising]\nmost_shapes = 0\n" + ENOUGH_TO_DECIDE)
+    agent = begin("[specialising]\nmost_shapes = 0\n" + QUICK_PLANS)
     with agent.client() as client:
+        client.unload("net")
         client.load(tmp_path / "fixed.onnx", threads=1)
         client.load(adding(tmp_path / "add.onnx"), threads=1, wait=True)
         for _ in range(OFTEN):
