@@ -21,7 +21,7 @@ from edge_agent.agent.lanes import Lane
 from edge_agent.agent.loaded import WAITING, Loaded, ShapeWork
 from edge_agent.agent.turns import Traffic, wait_for_quiet
 from edge_agent.config import Settings
-from edge_agent.errors import BuilderLost, EdgeAgentError
+from edge_agent.errors import BuilderLost, Busy, EdgeAgentError
 from edge_agent.planning.specialise import ShapePolicy, choose_shapes
 from edge_agent.plans import ExecutionPlan
 from edge_agent.samples import complete_shapes
@@ -37,10 +37,12 @@ from edge_agent.wire.messages import (
 
 log = logging.getLogger(__name__)
 
-MOST_REFUSED = 64
-"""Sets of shapes that gained nothing are remembered, so that they are not tried again."""
+MOST_REFUSED = 16
+"""Sets of shapes that gained nothing are remembered, so that they are not tried again. No more than
+ten can have a tenth of the requests at the same time; and what was measured of one that is tried
+again is on disk."""
 MOST_ANSWERS = 16
-"""Plans that were made because a user asked are kept for as many questions."""
+"""So many plans that users asked for are kept, and so many may be waited for."""
 
 
 class Host(Protocol):
@@ -105,6 +107,7 @@ class Specialiser:
 
         Raises:
             InputMismatch: the shapes contradict the model.
+            Busy: too many others are waited for.
             EdgeAgentError: it could not be made.
         """
         general = loaded.plan
@@ -120,6 +123,8 @@ class Specialiser:
         with work.changing:
             answer = work.answers.get(shapes)
             if answer is None and shapes not in work.asked:
+                if len(work.asked) >= MOST_ANSWERS:
+                    raise Busy(f"{MOST_ANSWERS} sets of shapes are waited for: ask again later")
                 work.asked.append(shapes)
             elif isinstance(answer, EdgeAgentError):
                 del work.answers[shapes]

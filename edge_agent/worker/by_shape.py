@@ -39,33 +39,39 @@ class ShapeCounter:
         self, before: Iterable[ShapeCount], now_s: Callable[[], float] = clock.monotonic_s
     ) -> None:
         """`before` is what was counted already."""
-        self._counts: dict[ShapeSet, int] = {c.shapes: c.count for c in before}
-        self._total = sum(self._counts.values())
+        counts = {c.shapes: c.count for c in before}
+        # In lists of one: a request looks its shapes up once, which takes most of the time here.
+        self._counts = {shapes: [count] for shapes, count in counts.items()}
+        self._total = sum(counts.values())
         self._counting = threading.Lock()
         self._now_s = now_s
         self._has_news = False
         self._looked_s = now_s()
-        self._told = dict(self._counts)
+        self._told = counts
 
     def count(self, shapes: ShapeSet) -> None:
         """A request of these shapes came."""
-        counts = self._counts
         with self._counting:
-            if shapes in counts:
-                counts[shapes] += 1
-            elif len(counts) < MAX_COUNTED_SHAPES:
-                counts[shapes] = 1
+            counted = self._counts.get(shapes)
+            if counted is not None:
+                counted[0] += 1
             else:
-                rarest = min(counts, key=counts.__getitem__)
-                counts[shapes] = counts.pop(rarest) + 1
+                self._count_new(shapes)
             self._total += 1
             if self._total >= WINDOW:
                 self._fade()
         self._has_news = True
 
+    def _count_new(self, shapes: ShapeSet) -> None:
+        counts = self._counts
+        before = 0
+        if len(counts) >= MAX_COUNTED_SHAPES:
+            (before,) = counts.pop(min(counts, key=counts.__getitem__))
+        counts[shapes] = [before + 1]
+
     def _fade(self) -> None:
-        self._counts = {shapes: n // 2 for shapes, n in self._counts.items() if n > 1}
-        self._total = sum(self._counts.values())
+        self._counts = {shapes: [n // 2] for shapes, (n,) in self._counts.items() if n > 1}
+        self._total = sum(n for (n,) in self._counts.values())
 
     def will_count(self) -> None:
         """A request is under way to `count`: whoever waits meanwhile must not wait for ever."""
@@ -82,7 +88,7 @@ class ShapeCounter:
         self._looked_s = self._now_s()
         self._has_news = False
         with self._counting:
-            counts = dict(self._counts)
+            counts = {shapes: n for shapes, (n,) in self._counts.items()}
         if not _differ(counts, self._told):
             return None
         self._told = counts

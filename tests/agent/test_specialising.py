@@ -15,7 +15,14 @@ from edge_agent.agent.loaded import Loaded, Planning
 from edge_agent.agent.specialising import Specialiser
 from edge_agent.agent.workers import Serve
 from edge_agent.config import Settings, Specialising
-from edge_agent.errors import BuilderLost, EdgeAgentError, InputMismatch, RunFailed, StorageError
+from edge_agent.errors import (
+    BuilderLost,
+    Busy,
+    EdgeAgentError,
+    InputMismatch,
+    RunFailed,
+    StorageError,
+)
 from edge_agent.plans import ExecutionPlan, Target
 from edge_agent.store.registry import LoadedModel
 from edge_agent.subgraphs import ModelId
@@ -384,6 +391,15 @@ def test_a_shape_that_contradicts_the_model_is_refused(bench: Bench) -> None:
         bench.specialiser.plan_for(bench.loaded, {TensorName("w"): (1,)})
 
 
+def test_only_so_many_shapes_are_waited_for(bench: Bench) -> None:
+    with bench.building:
+        for size in range(10, 26):
+            bench.specialiser.plan_for(bench.loaded, {X: (size, 2)})
+        bench.specialiser.plan_for(bench.loaded, {X: (10, 2)})
+        with pytest.raises(Busy, match="16 sets of shapes are waited for"):
+            bench.specialiser.plan_for(bench.loaded, {X: (26, 2)})
+
+
 def test_a_user_who_waits_goes_before_what_is_counted(bench: Bench) -> None:
     with bench.building:
         bench.specialiser.counted(bench.loaded, counts(x1x2=60))
@@ -393,11 +409,11 @@ def test_a_user_who_waits_goes_before_what_is_counted(bench: Bench) -> None:
 
 
 def test_what_gained_nothing_is_forgotten_when_there_is_too_much_of_it(bench: Bench) -> None:
-    for size in range(1, 80):
+    for size in range(1, 20):
         shapes = ((size, 2),)
         bench.useless.add(shapes)
         bench.specialiser.counted(bench.loaded, (ShapeCount(shapes, 100),))
         wait_until(
             lambda shapes=shapes: shapes in bench.built and not bench.is_busy, "it was tried"
         )
-    assert len(bench.loaded.specialisations) == 64
+    assert len(bench.loaded.specialisations) == 16
