@@ -7,7 +7,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from edge_agent.errors import InputMismatch
-from edge_agent.tensors import Array, Arrays, ElementType, Shape, TensorName, TensorSpec
+from edge_agent.tensors import (
+    Array,
+    Arrays,
+    ElementType,
+    Shape,
+    TensorName,
+    TensorSpec,
+    shape_names,
+)
 
 _WIDE = {ElementType.INT8, ElementType.UINT8}
 """Quantised values and pixels use their whole range."""
@@ -62,8 +70,8 @@ def complete_shapes(
     given: Mapping[TensorName, Shape],
     otherwise: Mapping[TensorName, Shape],
 ) -> tuple[tuple[TensorName, Shape], ...]:
-    """The shape of every input, in order: as given, as it follows from what is given (fixed sizes
-    and sizes of the same name), else as in `otherwise`.
+    """The shapes of a `ShapeSet`, with names: as given, as they follow from what is given (fixed
+    sizes, and sizes of the same name), else as in `otherwise`.
 
     Raises:
         InputMismatch: a shape is given for no input, fits no declaration or no other shape, or
@@ -75,7 +83,10 @@ def complete_shapes(
         if spec.name in given:
             _bind(spec, given[spec.name], sizes)
     shapes = []
+    names = shape_names(specs)
     for spec in specs:
+        if spec.name not in names:
+            continue
         shape = given.get(spec.name)
         if shape is None:
             shape = _follows(spec, sizes, otherwise.get(spec.name))

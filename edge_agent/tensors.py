@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NewType
@@ -13,7 +14,7 @@ import numpy.typing as npt
 TensorName = NewType("TensorName", str)
 Shape = tuple[int, ...]
 ShapeSet = tuple[Shape, ...]
-"""One shape for every input of a model, in the order of its inputs."""
+"""One shape for each input that `shape_names` tells, in that order."""
 Array = npt.NDArray[np.generic]
 Arrays = dict[str, Array]
 
@@ -118,6 +119,11 @@ class TensorSpec:
         if self.dims is None:
             return f"{self.element_type}[any rank]"
         return f"{self.element_type}[{','.join('?' if d is None else str(d) for d in self.dims)}]"
+
+
+def shape_names(inputs: Iterable[TensorSpec]) -> tuple[TensorName, ...]:
+    """The inputs whose shapes make a `ShapeSet`, of all inputs of a model."""
+    return tuple(spec.name for spec in inputs)
 
 
 def size_bytes(element_type: ElementType, shape: Shape) -> int:

@@ -13,7 +13,7 @@ from edge_agent.agent.workers import Serve, Worker
 from edge_agent.errors import EdgeAgentError
 from edge_agent.plans import ExecutionPlan
 from edge_agent.store.registry import LoadedModel
-from edge_agent.tensors import ShapeSet
+from edge_agent.tensors import ShapeSet, shape_names
 from edge_agent.wire.messages import ModelState, PlanInMaking, ShapeCounts, SpecialisedState
 
 
@@ -107,7 +107,7 @@ class Loaded:
     def _specialised(self) -> tuple[SpecialisedState, ...]:
         total = sum(c.count for c in self.counted) or 1
         shares = {c.shapes: c.count / total for c in self.counted}
-        names = [spec.name for spec in self.lane.inputs]
+        names = shape_names(self.lane.inputs)
         states = (
             SpecialisedState(
                 shapes=tuple(zip(names, s.shapes, strict=True)),

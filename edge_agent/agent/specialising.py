@@ -25,7 +25,7 @@ from edge_agent.errors import BuilderLost, Busy, EdgeAgentError
 from edge_agent.planning.specialise import ShapePolicy, choose_shapes
 from edge_agent.plans import ExecutionPlan
 from edge_agent.samples import complete_shapes
-from edge_agent.tensors import Shape, ShapeSet, TensorName
+from edge_agent.tensors import Shape, ShapeSet, TensorName, shape_names
 from edge_agent.wire.messages import (
     Build,
     Built,
@@ -96,8 +96,8 @@ class Specialiser:
 
     def counted(self, loaded: Loaded, counts: ShapeCounts) -> None:
         """The worker of a model tells which shapes were asked lately."""
-        rank = len(loaded.lane.inputs)
-        loaded.counted = tuple(c for c in counts if len(c.shapes) == rank)
+        inputs = len(shape_names(loaded.lane.inputs))
+        loaded.counted = tuple(c for c in counts if len(c.shapes) == inputs)
         self.consider(loaded)
 
     def plan_for(
@@ -259,7 +259,7 @@ class Specialiser:
                 work.builder = self._new_builder(self._settings)
             builder = work.builder
         record, serve = loaded.record, loaded.serve
-        names = [spec.name for spec in loaded.lane.inputs]
+        names = shape_names(loaded.lane.inputs)
         message = Build(
             model=record.model,
             target=record.target,

@@ -150,7 +150,10 @@ class ByShape:
         self._caller = threading.local()
 
     def run(self, feeds: Arrays, outputs: Sequence[str]) -> Arrays:
-        """See `serving.Runner`."""
+        """See `serving.Runner`; a request that also gives what might be left out runs on the
+        general chain."""
+        if len(feeds) != len(self._inputs):
+            return self._run_on(self._general, feeds, outputs)
         shapes = tuple([feeds[name].shape for name in self._inputs])
         if self._counter is not None:
             self._counter.count(shapes)

@@ -18,7 +18,7 @@ from edge_agent.engine.runtime import load_runtime
 from edge_agent.engine.session import Session
 from edge_agent.errors import EdgeAgentError, StorageError
 from edge_agent.samples import random_arrays
-from edge_agent.tensors import Arrays, Shape, ShapeSet, TensorName, TensorSpec
+from edge_agent.tensors import Arrays, Shape, ShapeSet, TensorName, TensorSpec, shape_names
 from edge_agent.wire.messages import Deployment, Specialised, SubgraphFile, Unopened, error_text
 from edge_agent.worker.by_shape import ByShape, Choice, ShapeCounter
 from edge_agent.worker.serving import Runner
@@ -128,7 +128,7 @@ def open_deployment(
     if counter is not None or deployment.specialised:
         choices, unopened = _specialised(deployment, inputs, outputs, is_background=is_background)
         general_choice = _choice(general, deployment.instances, deployment)
-        runner = ByShape([s.name for s in inputs], general_choice, choices, counter)
+        runner = ByShape(shape_names(inputs), general_choice, choices, counter)
     return Opened(
         runner=runner,
         counter=counter,
@@ -149,7 +149,7 @@ def _specialised(
     """What serves single sets of shapes, warmed up, and what of it could not be opened."""
     choices: dict[ShapeSet, Choice] = {}
     unopened: list[Unopened] = []
-    names = [spec.name for spec in inputs]
+    names = shape_names(inputs)
     for special in deployment.specialised:
         try:
             sessions = [

@@ -177,6 +177,13 @@ def test_the_shapes_of_all_inputs_decide_in_the_order_of_the_model() -> None:
     assert str(runner.run(turned, ["name"])["name"]) == "both"
 
 
+def test_a_request_with_more_inputs_than_need_be_runs_on_the_general_chain() -> None:
+    counter = ShapeCounter(())
+    runner = by_shape(Named("general"), {s(1): Named("one")}, counter)
+    assert picked(runner, (1, 1), (3,)) == "general"
+    assert counter.wait_s() is None
+
+
 def test_two_threads_pick_for_themselves_at_the_same_time() -> None:
     general, one = Named("general"), Named("one")
     general.together = one.together = threading.Barrier(2)
