@@ -37,6 +37,8 @@ from edge_agent.wire.messages import (
 
 log = logging.getLogger(__name__)
 
+MOST_INPUTS = 64
+"""Models with more of them carry their state along, whose shapes change with every request."""
 MOST_REFUSED = 16
 """Sets of shapes that gained nothing are remembered, so that they are not tried again. No more than
 ten can have a tenth of the requests at the same time; and what was measured of one that is tried
@@ -92,7 +94,8 @@ class Specialiser:
 
     def counts(self, lane: Lane) -> bool:
         """Whether the requests of a lane are to be counted by shape."""
-        return self._policy.most > 0 and not all(spec.is_static for spec in lane.inputs)
+        is_open = not all(spec.is_static for spec in lane.inputs)
+        return self._policy.most > 0 and is_open and len(lane.inputs) <= MOST_INPUTS
 
     def counted(self, loaded: Loaded, counts: ShapeCounts) -> None:
         """The worker of a model tells which shapes were asked lately."""

@@ -343,6 +343,13 @@ def test_only_open_dimensions_are_counted_and_only_if_it_is_on(
     assert Bench(most).specialiser.counts(lane) is counted
 
 
+def test_models_with_very_many_inputs_are_not_counted() -> None:
+    inputs = tuple(spec(f"x{i}", "N") for i in range(65))
+    specialiser = Bench(4).specialiser
+    assert specialiser.counts(Lane("m", inputs[:64], ()))
+    assert not specialiser.counts(Lane("m", inputs, ()))
+
+
 def answer(bench: Bench, shape: Shape) -> ExecutionPlan:
     """The plan for a shape of x, asked for until it is there."""
     found: list[ExecutionPlan] = []
