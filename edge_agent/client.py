@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -55,8 +55,10 @@ from edge_agent.wire.messages import (
     ModelState,
     Place,
     Plan,
+    PlanInMaking,
     Replan,
     Result,
+    Shapes,
     Status,
     TensorHead,
     Unload,
@@ -258,7 +260,7 @@ class Client:
             name=name,
             target=_target(target),
             threads=threads,
-            shapes=tuple((TensorName(n), tuple(s)) for n, s in (shapes or {}).items()),
+            shapes=_shapes(shapes or {}),
             subgraphs=subgraphs,
         )
         loaded = self._ask(message, Models).models[0]
@@ -308,14 +310,32 @@ class Client:
         """The device with its compute units, and the ones that were refused."""
         return self._ask(AskDevices(), Devices).device
 
-    def plan(self, model: str) -> ExecutionPlan:
+    def plan(
+        self,
+        model: str,
+        shapes: Mapping[str, Shape] | None = None,
+        *,
+        on_progress: Callable[[float, str], None] = lambda _fraction, _what: None,
+    ) -> ExecutionPlan:
         """The plan of a model, with everything that explains it.
+
+        With `shapes`, the plan for these input shapes alone. Shapes that follow from the ones
+        given, or are those of the general plan, may be left out. If there is none, the agent
+        measures and makes one now, which takes about 20 seconds, and tells meanwhile how far it
+        is (a fraction, and what it does); it is not used to serve.
 
         Raises:
             UnknownModel: no model has that name.
+            InputMismatch: the shapes contradict what the model declares.
             BadRequest: it is not planned yet.
         """
-        return self._ask(AskPlan(model=model), Plan).plan
+        if shapes is None:
+            return self._ask(AskPlan(model=model), Plan).plan
+        ask = AskPlan(model=model, shapes=_shapes(shapes))
+        while isinstance(answer := self._asked(ask), PlanInMaking):
+            on_progress(answer.fraction, answer.what)
+            clock.sleep_s(POLL_S)
+        return _wanted(answer, Plan).plan
 
     def replan(self, model: str, *, wait: bool = False) -> ModelState:
         """Measure and plan a model again while it goes on serving."""
@@ -331,6 +351,9 @@ class Client:
         self._ask(Unload(model=model), Done)
 
     def _ask(self, message: ClientMessage, want: type[M]) -> M:
+        return _wanted(self._asked(message), want)
+
+    def _asked(self, message: ClientMessage) -> AgentMessage:
         try:
             # An idle connection may lead to an agent that has ended, and what is asked here must
             # not be asked twice.
@@ -341,8 +364,6 @@ class Client:
                 f"the agent at {self._path} ended before it answered: {error}"
             ) from error
         link.close()
-        if not isinstance(answer, want):
-            raise ProtocolError(f"got {type(answer).__name__}, want {want.__name__}")
         return answer
 
     def _exchange(
@@ -450,6 +471,16 @@ def _value(given: Any) -> Any:
 
 def _is_past(until_s: float | None, margin_s: float = 0.0) -> bool:
     return until_s is not None and clock.monotonic_s() + margin_s >= until_s
+
+
+def _wanted(answer: AgentMessage, want: type[M]) -> M:
+    if not isinstance(answer, want):
+        raise ProtocolError(f"got {type(answer).__name__}, want {want.__name__}")
+    return answer
+
+
+def _shapes(shapes: Mapping[str, Shape]) -> Shapes:
+    return tuple((TensorName(name), tuple(shape)) for name, shape in shapes.items())
 
 
 def _check_count(name: str, count: int | None, most: int) -> None:

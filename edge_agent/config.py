@@ -64,6 +64,14 @@ class Budgets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Specialising:
+    """How far subgraphs are specialised for the shapes that are asked often."""
+
+    most_shapes: int = 4
+    """Of each model, at once; 0: none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Everything that a user can set; all paths are absolute."""
 
@@ -75,6 +83,7 @@ class Settings:
     """Folder of compiled subgraphs and profiles: made again if it is lost."""
     limits: Limits = Limits()
     planning: Budgets = Budgets()
+    specialising: Specialising = Specialising()
     log_level: LogLevel = LogLevel.INFO
 
 
@@ -111,6 +120,7 @@ def load_settings(
         cache=file.cache or (state_folder / "cache" if chosen_state else default_cache),
         limits=file.limits,
         planning=file.planning,
+        specialising=file.specialising,
         log_level=file.log_level,
     )
 
@@ -205,6 +215,7 @@ class _FromFile:
     cache: Path | None = None
     limits: Limits = Limits()
     planning: Budgets = Budgets()
+    specialising: Specialising = Specialising()
     log_level: LogLevel = LogLevel.INFO
 
 
@@ -236,6 +247,7 @@ class _Reader:
             cache=self._place(table, "cache"),
             limits=self._limits(table.get("limits", {})),
             planning=self._budgets(table.get("planning", {})),
+            specialising=self._specialising(table.get("specialising", {})),
             log_level=self._log_level(table.get("log_level", LogLevel.INFO.value)),
         )
 
@@ -256,14 +268,24 @@ class _Reader:
         return LogLevel(str(value))
 
     def _limits(self, value: object) -> Limits:
+        known = [field.name for field in fields(Limits)]
+        return Limits(**self._whole_numbers("limits", value, known, least=1))
+
+    def _specialising(self, value: object) -> Specialising:
+        known = [field.name for field in fields(Specialising)]
+        return Specialising(**self._whole_numbers("specialising", value, known, least=0))
+
+    def _whole_numbers(
+        self, name: str, value: object, known: list[str], *, least: int
+    ) -> dict[str, int]:
         if not isinstance(value, dict):
-            self._refuse("limits", value, "a table")
-        self._check_keys("limits.", value, [field.name for field in fields(Limits)])
+            self._refuse(name, value, "a table")
+        self._check_keys(f"{name}.", value, known)
         for key, number in value.items():
             # A TOML boolean is a Python int too.
-            if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-                self._refuse(f"limits.{key}", number, "a whole number of at least 1")
-        return Limits(**value)
+            if not isinstance(number, int) or isinstance(number, bool) or number < least:
+                self._refuse(f"{name}.{key}", number, f"a whole number of at least {least}")
+        return value
 
     def _budgets(self, value: object) -> Budgets:
         if not isinstance(value, dict):

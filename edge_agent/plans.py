@@ -122,8 +122,20 @@ class ExecutionPlan:
     """Share of the profiling beside which others used the processor."""
     control: RatioInterval | None = None
     """Plain ONNX Runtime against itself in the same run: the spread of the measurement."""
+    is_specialised: bool = False
+    """Whether it was made for these shapes alone, with fixed dimensions."""
+    general_over_plan: RatioInterval | None = None
+    """Of a specialised plan: time of the general plan over its own, for its shapes."""
 
     @property
     def instances(self) -> int:
         """How many requests the plan runs at once."""
         return min((s.subgraph.configuration.instances for s in self.subgraphs), default=1)
+
+    def __str__(self) -> str:
+        chosen = " + ".join(
+            f"[{s.subgraph.segments}] {s.subgraph.configuration}" for s in self.subgraphs
+        )
+        if not self.is_plain:
+            return chosen
+        return f"plain ONNX Runtime: {chosen}" if chosen else "plain ONNX Runtime"

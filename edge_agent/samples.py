@@ -8,7 +8,16 @@ from typing import Any
 import numpy as np
 
 from edge_agent.errors import InputMismatch
-from edge_agent.tensors import Array, Arrays, ElementType, Shape, TensorName, TensorSpec, size_bytes
+from edge_agent.tensors import (
+    Array,
+    Arrays,
+    ElementType,
+    Shape,
+    TensorName,
+    TensorSpec,
+    shape_names,
+    size_bytes,
+)
 
 _INSIDE = (2, 3)
 """The shape of the tensors in a made-up sequence."""
@@ -58,6 +67,64 @@ def check_shapes(specs: Sequence[TensorSpec], shapes: Mapping[TensorName, Shape]
             names = ", ".join(f'"{n}"' for n in known) or "none"
             raise InputMismatch(f'got a shape for "{name}", want one of the inputs {names}')
         sample_shape(known[name], shapes, 1)
+
+
+def complete_shapes(
+    specs: Sequence[TensorSpec],
+    given: Mapping[TensorName, Shape],
+    otherwise: Mapping[TensorName, Shape],
+) -> tuple[tuple[TensorName, Shape], ...]:
+    """The shapes of a `ShapeSet`, with names: as given, as they follow from what is given (fixed
+    sizes, and sizes of the same name), else as in `otherwise`.
+
+    Raises:
+        InputMismatch: a shape is given for no input, fits no declaration or no other shape, or
+            one that cannot be known is missing.
+    """
+    check_shapes(specs, given)
+    sizes: dict[str, int] = {}
+    for spec in specs:
+        if spec.name in given:
+            _bind(spec, given[spec.name], sizes)
+    shapes = []
+    names = shape_names(specs)
+    for spec in specs:
+        if spec.name not in names:
+            continue
+        shape = given.get(spec.name)
+        if shape is None:
+            shape = _follows(spec, sizes, otherwise.get(spec.name))
+        _bind(spec, shape, sizes)
+        shapes.append((spec.name, shape))
+    return tuple(shapes)
+
+
+def _bind(spec: TensorSpec, shape: Shape, sizes: dict[str, int]) -> None:
+    for dim, size in zip(spec.dims or (), shape, strict=False):
+        if isinstance(dim, str) and sizes.setdefault(dim, size) != size:
+            got = ",".join(map(str, shape))
+            raise InputMismatch(
+                f'shape of input "{spec.name}": got [{got}], want {spec} with {dim} = '
+                f"{sizes[dim]} as in another input"
+            )
+
+
+def _follows(spec: TensorSpec, sizes: Mapping[str, int], otherwise: Shape | None) -> Shape:
+    if spec.dims is None:
+        known: tuple[int | None, ...] = (None,) if otherwise is None else otherwise
+    else:
+        usual = otherwise if otherwise is not None else (None,) * len(spec.dims)
+        known = tuple(
+            d if isinstance(d, int) else sizes.get(d or "", size)
+            for d, size in zip(spec.dims, usual, strict=True)
+        )
+    shape = tuple(size for size in known if size is not None)
+    if len(shape) < len(known):
+        raise InputMismatch(
+            f'input "{spec.name}" has open dimensions ({spec}): give its shape too, e.g. --shape '
+            f"{spec.name}={'x'.join(str(1 if size is None else size) for size in known)}"
+        )
+    return shape
 
 
 def random_array(element_type: ElementType, shape: Shape, rng: np.random.Generator) -> Array:

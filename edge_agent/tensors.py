@@ -13,6 +13,8 @@ import numpy.typing as npt
 
 TensorName = NewType("TensorName", str)
 Shape = tuple[int, ...]
+ShapeSet = tuple[Shape, ...]
+"""One shape for each input that `shape_names` tells, in that order."""
 Array = npt.NDArray[np.generic]
 Arrays = dict[str, Array]
 
@@ -214,6 +216,12 @@ def unpack_bits(packed: npt.NDArray[np.uint8], element_type: ElementType, shape:
     shifts = np.arange(8 // bits, dtype=np.uint8) * bits
     flat = ((packed[:, None] >> shifts) & ((1 << bits) - 1)).reshape(-1)[: math.prod(shape)]
     return flat.view(dtype).reshape(shape)
+
+
+def shape_names(inputs: Iterable[TensorSpec]) -> tuple[TensorName, ...]:
+    """The inputs whose shapes make a `ShapeSet`, of all inputs of a model: tensors that every
+    request gives."""
+    return tuple(spec.name for spec in inputs if not spec.has_default and not spec.container)
 
 
 def size_bytes(element_type: ElementType, shape: Shape) -> int:

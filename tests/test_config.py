@@ -99,12 +99,18 @@ def test_limits_from_the_file_are_used(tmp_path: Path) -> None:
     )
 
 
+def test_specialising_is_switched_off_with_a_zero(tmp_path: Path) -> None:
+    file = written(tmp_path / "c.toml", "[specialising]\nmost_shapes = 0\n")
+    assert load_settings({"HOME": "/h"}, config_file=file).specialising.most_shapes == 0
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         (
             "sokcet = 1",
-            "key sokcet: is unknown, want one of socket, state, cache, limits, planning, log_level",
+            "key sokcet: is unknown, want one of socket, state, cache, limits, planning, "
+            "specialising, log_level",
         ),
         ("socket = 1", "key socket: got 1, want a path in quotes"),
         ('state = "x"', "key state: got 'x', want a path that begins with / or ~/"),
@@ -118,6 +124,10 @@ def test_limits_from_the_file_are_used(tmp_path: Path) -> None:
         ("limits.max_request_bytes = true", "key limits.max_request_bytes: got True, want a whole"),
         ("limits.max_request_bytes = 1.5", "key limits.max_request_bytes: got 1.5, want a whole"),
         ("limits.most = 1", "key limits.most: is unknown, want one of max_requests_in_flight, "),
+        (
+            "specialising.most_shapes = -1",
+            "key specialising.most_shapes: got -1, want a whole number of at least 0",
+        ),
         ("socket =", "is no TOML file: "),
     ],
 )

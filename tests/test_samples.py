@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_agent.errors import InputMismatch
-from edge_agent.samples import check_shapes, random_array, random_arrays, sample_shape
+from edge_agent.samples import (
+    check_shapes,
+    complete_shapes,
+    random_array,
+    random_arrays,
+    sample_shape,
+)
 from edge_agent.tensors import ElementType, TensorName, TensorSpec
 
 NUMERIC = [t for t in ElementType if t is not ElementType.STRING]
@@ -93,3 +99,38 @@ def test_the_same_seed_gives_the_same_arrays() -> None:
     first, second = (random_arrays(specs, {}, np.random.default_rng(7)) for _ in range(2))
     assert list(first) == ["x", "ids"]
     assert all((first[name] == second[name]).all() for name in first)
+
+
+X, Y = TensorName("x"), TensorName("y")
+
+
+def test_shapes_follow_from_the_given_ones_and_from_the_usual_ones() -> None:
+    specs = [spec("N", "L"), spec("N", "L", name="y"), spec("N", 3, None, name="z"), spec(name="w")]
+    got = complete_shapes(specs, {X: (2, 7)}, {TensorName("z"): (9, 3, 5)})
+    assert got == (("x", (2, 7)), ("y", (2, 7)), ("z", (2, 3, 5)), ("w", ()))
+
+
+def test_a_scalar_and_a_size_of_zero_may_be_given() -> None:
+    specs = [unranked(), spec("N", name="y")]
+    assert complete_shapes(specs, {X: (), Y: (0,)}, {}) == (("x", ()), ("y", (0,)))
+    assert complete_shapes(specs, {Y: (4,)}, {X: ()}) == (("x", ()), ("y", (4,)))
+
+
+def test_shapes_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(InputMismatch, match=r'"y": got \[3\], want float32\[N\] with N = 2'):
+        complete_shapes([spec("N"), spec("N", name="y")], {X: (2,), Y: (3,)}, {})
+
+
+@pytest.mark.parametrize(
+    ("wanted", "example"),
+    [(spec("N", 3, None), "x=1x3x1"), (unranked(), "x=1")],
+)
+def test_a_shape_that_nothing_tells_is_asked_for(wanted: TensorSpec, example: str) -> None:
+    with pytest.raises(InputMismatch, match=f"give its shape too, e.g. --shape {example}"):
+        complete_shapes([wanted, spec("M", name="y")], {Y: (1,)}, {})
+
+
+@pytest.mark.parametrize("given", [{X: (1, 2)}, {X: (5,)}, {Y: (1,)}])
+def test_shapes_that_no_input_has_are_refused(given: dict[TensorName, tuple[int, ...]]) -> None:
+    with pytest.raises(InputMismatch):
+        complete_shapes([spec(4)], given, {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 
 from edge_agent import __version__, clock
@@ -16,6 +16,7 @@ from edge_agent.devices import Device
 from edge_agent.errors import BadRequest, EdgeAgentError
 from edge_agent.plans import ExecutionPlan
 from edge_agent.telemetry.host import process_memory_bytes
+from edge_agent.tensors import Shape, TensorName
 from edge_agent.wire.messages import (
     AskDevices,
     AskModels,
@@ -31,6 +32,7 @@ from edge_agent.wire.messages import (
     Models,
     ModelState,
     Plan,
+    PlanInMaking,
     Replan,
     Status,
     Unload,
@@ -86,8 +88,10 @@ class Answers:
                 return Done(detail=f'model "{name}" is unloaded')
             case Replan(model=name):
                 return Models(models=(self._state(self._controller.replan(name)),))
-            case AskPlan(model=name):
+            case AskPlan(model=name, shapes=None):
                 return Plan(plan=self._plan(name))
+            case AskPlan(model=name, shapes=shapes):
+                return self._plan_for(name, dict(shapes or ()))
             case AskModels():
                 return Models(models=self._states())
             case AskStatus():
@@ -110,6 +114,13 @@ class Answers:
                 "plain ONNX Runtime meanwhile"
             )
         return loaded.plan
+
+    def _plan_for(self, name: str, shapes: Mapping[TensorName, Shape]) -> Plan | PlanInMaking:
+        loaded = self._controller.loaded(name)
+        if loaded.plan is None and loaded.planning.state in ("waiting", "working"):
+            self._plan(name)  # which says how far it is
+        found = self._controller.specialiser.plan_for(loaded, shapes)
+        return found if isinstance(found, PlanInMaking) else Plan(plan=found)
 
     def _states(self) -> tuple[ModelState, ...]:
         return tuple(self._state(loaded) for loaded in self._controller.all_loaded())

@@ -13,22 +13,27 @@ from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from edge_agent import clock
 from edge_agent.agent.builders import Builder
 from edge_agent.agent.datapath import DataPath
-from edge_agent.agent.kept import Kept, load_kept, save_kept
+from edge_agent.agent.kept import Kept, save_kept
 from edge_agent.agent.lanes import Lane
 from edge_agent.agent.loaded import Loaded, Planning
 from edge_agent.agent.processes import Child
+from edge_agent.agent.restoring import restored
+from edge_agent.agent.specialising import Specialiser, refuse, refuse_all
 from edge_agent.agent.stores import Stores
+from edge_agent.agent.turns import GRANT_POLL_S, wait_for_quiet
 from edge_agent.agent.workers import (
     OPEN_TIMEOUT_S,
     Serve,
     Worker,
     Workers,
     not_opened_in_time,
+    plain_subgraph,
 )
 from edge_agent.config import Settings
 from edge_agent.errors import (
@@ -46,25 +51,25 @@ from edge_agent.samples import check_shapes
 from edge_agent.store.registry import LoadedModel, check_name
 from edge_agent.store.upkeep import PoolSizes
 from edge_agent.subgraphs import ModelId
-from edge_agent.wire.messages import Admitted, Build, Built, Load, Ready, SubgraphFile
+from edge_agent.wire.messages import (
+    Admitted,
+    Build,
+    Built,
+    Load,
+    Ready,
+    ShapeCounts,
+    Specialised,
+)
 
 log = logging.getLogger(__name__)
 
 OWNER = "local"
-QUIET_S = 0.05
-"""The builder gets its next slice when no request was under way for this long."""
-GRANT_POLL_S = 0.01
-MAX_WAIT_S = 0.5
-"""Under traffic without a pause the builder, which gives way anyway, works a little all the same:
-else a busy model would never get a plan."""
 FIRST_REQUEST_S = 0.1
 """A build begins so long after the load: what a client asks at once goes first."""
 SERVED_LATELY_S = 30.0
-
-
-def plain_subgraph(path: str, threads: int | None) -> SubgraphFile:
-    """The whole model as a user's own ONNX Runtime session would open it."""
-    return SubgraphFile(path=path, level="all", threads=threads, is_plain=True)
+DEATHS_OF_SPECIALISED = 2
+"""So many deaths in a row, and the specialised subgraphs are suspected first: one less than for
+a quarantine of the model."""
 
 
 class Controller:
@@ -88,10 +93,12 @@ class Controller:
         self._models: dict[str, Loaded] = {}
         self._names: dict[str, threading.RLock] = {}
         self._lock = threading.Lock()
-        self._building = threading.Lock()
+        self.building = threading.Lock()
+        """See `specialising.Host`."""
         self._collecting = threading.Lock()
         self._loads = 0
         self._is_stopping = threading.Event()
+        self.specialiser = Specialiser(settings, datapath, self)
 
     # ---- looking
 
@@ -152,7 +159,7 @@ class Controller:
                 child.end()
                 if builder is not None:
                     builder.close()
-                    self._sweep_after_builder()
+                    self.sweep_after_builder()
                 raise
             is_replacing = self._install(loaded)
             loaded.builder = builder
@@ -210,7 +217,7 @@ class Controller:
         """Put a model on record, whole or not at all."""
         name = loaded.record.name
         try:
-            self._keep(loaded)
+            self.keep(loaded)
             self._stores.registry.save(loaded.record)
         except StorageError:
             # A plan that was kept of the model before under this name is made again from its
@@ -219,8 +226,12 @@ class Controller:
                 self._stores.plans.remove_plan(name)
             raise
 
-    def _open(self, lane: Lane, serve: Serve, child: Child) -> tuple[Worker, Ready]:
-        worker = self._workers.start(lane, serve, child, self._worker_lost)
+    def _open(
+        self, lane: Lane, serve: Serve, child: Child, counted: ShapeCounts = ()
+    ) -> tuple[Worker, Ready]:
+        if self.specialiser.counts(lane):
+            serve = replace(serve, counted=counted)
+        worker = self._workers.start(lane, serve, child, self._worker_lost, self._shapes_counted)
         try:
             ready = worker.ready.result(OPEN_TIMEOUT_S)
             child.restore_session()
@@ -273,6 +284,7 @@ class Controller:
         loaded.is_gone.set()
         if loaded.builder is not None:
             loaded.builder.kill()
+        self.specialiser.stop(loaded)
         lane = loaded.lane
         while self._datapath.call(lambda: lane.in_flight):
             if self._datapath.call(lambda: lane.needs_worker):
@@ -331,6 +343,7 @@ class Controller:
                     f'model "{name}" is being planned ({loaded.planning.what}): wait for that plan'
                 )
             loaded.planning = Planning("waiting", 0.0, "waiting for its turn")
+            self.specialiser.stop(loaded)
         self._start_build(loaded, is_fresh=True)
         return loaded
 
@@ -345,7 +358,7 @@ class Controller:
     def _build(self, loaded: Loaded, is_fresh: bool) -> None:
         loaded.is_gone.wait(FIRST_REQUEST_S)
         try:
-            with self._building:
+            with self.building:
                 if not loaded.is_gone.is_set():
                     self._wait_for_quiet(loaded)
                     loaded.planning = Planning("working", 0.0, "starting")
@@ -365,10 +378,11 @@ class Controller:
             builder, loaded.builder = loaded.builder, None
             if builder is not None:
                 builder.close()
-                self._sweep_after_builder()
+                self.sweep_after_builder()
             self._collect_unused()
+            self.specialiser.consider(loaded)
 
-    def _sweep_after_builder(self) -> None:
+    def sweep_after_builder(self) -> None:
         """A builder that was killed left its workspace."""
         try:
             self._stores.pool.sweep()
@@ -396,20 +410,18 @@ class Controller:
 
     def _wait_for_quiet(self, loaded: Loaded) -> None:
         planning = loaded.planning
-        until_s = clock.monotonic_s() + MAX_WAIT_S
-        while self._datapath.quiet_for_s() < QUIET_S and clock.monotonic_s() < until_s:
-            if loaded.is_gone.is_set() or self._is_stopping.is_set():
-                raise BuilderLost("stopped")
-            waiting = f"{planning.what} (waiting until no request is under way)"
-            loaded.planning = replace(planning, what=waiting)
-            clock.sleep_s(GRANT_POLL_S)
+        waiting = replace(planning, what=f"{planning.what} (waiting until no request is under way)")
+
+        def tell() -> None:
+            loaded.planning = waiting
+
+        wait_for_quiet(self._datapath, lambda: self.is_over(loaded), tell)
         loaded.planning = planning
 
     def _deploy(self, loaded: Loaded, built: Built) -> None:
         """Let the plan serve: prepare, cut over, drain, keep."""
-        name = loaded.record.name
-        with self._name_lock(name):
-            if loaded.is_gone.is_set() or loaded.lane.quarantine is not None:
+        with self._name_lock(loaded.record.name):
+            if self.is_over(loaded):
                 return
             serve = Serve(
                 epoch=self._epoch(loaded.record.model),
@@ -419,30 +431,64 @@ class Controller:
                 inputs=loaded.lane.inputs,
                 outputs=loaded.lane.outputs,
                 warm_shapes=built.plan.shapes,
+                specialised=loaded.serve.specialised,
             )
             # What runs is plain already: then the plan only says what the next start opens.
             is_plain_already = built.plan.is_plain and (loaded.plan is None or loaded.plan.is_plain)
             is_plain_already &= not built.is_large
-            if not is_plain_already:
+            if is_plain_already:
+                loaded.serve = serve
+            else:
                 loaded.planning = Planning("working", 1.0, "moving traffic to the plan")
-                child = self._workers.prepare(is_background=self._others_serve())
-                try:
-                    worker, _ = self._open(loaded.lane, serve, child)
-                except EdgeAgentError:
-                    child.end()
-                    raise
-                # Known before it serves: if it dies at once, it is looked up.
-                before, loaded.worker = loaded.worker, worker
-                try:
-                    self._datapath.cut_over(loaded.lane, worker.station)
-                except WorkerLost:
-                    loaded.worker = before
-                    raise
-            loaded.serve, loaded.plan = serve, built.plan
-            self._keep(loaded)
+                self._move(loaded, serve)
+            loaded.plan = built.plan
+            self.specialiser.begin_anew(loaded)
+            self.keep(loaded)
             loaded.planning = Planning("done", 1.0, "done")
 
-    def _keep(self, loaded: Loaded) -> None:
+    def deploy_specialised(self, loaded: Loaded, specialised: tuple[Specialised, ...]) -> None:
+        """See `specialising.Host`."""
+        with self._name_lock(loaded.record.name):
+            if not self.is_over(loaded):
+                epoch = self._epoch(loaded.record.model)
+                self._move(loaded, replace(loaded.serve, epoch=epoch, specialised=specialised))
+
+    def _move(self, loaded: Loaded, serve: Serve) -> None:
+        """Let a new worker serve that, once it can."""
+        child = self._workers.prepare(is_background=self._others_serve())
+        try:
+            worker, ready = self._open(loaded.lane, serve, child, loaded.counted)
+        except EdgeAgentError:
+            child.end()
+            raise
+        # Known before it serves: if it dies at once, it is looked up.
+        before, loaded.worker = loaded.worker, worker
+        try:
+            self._datapath.cut_over(loaded.lane, worker.station)
+        except WorkerLost:
+            loaded.worker = before
+            raise
+        loaded.serve = serve
+        refuse(loaded, {u.shapes: u.reason for u in ready.unopened})
+
+    def is_over(self, loaded: Loaded) -> bool:
+        """See `specialising.Host`."""
+        return (
+            loaded.is_gone.is_set()
+            or self._is_stopping.is_set()
+            or loaded.lane.quarantine is not None
+        )
+
+    def _shapes_counted(self, worker: Worker, counts: ShapeCounts) -> None:
+        def tell() -> None:
+            found = next((m for m in self.all_loaded() if m.worker is worker), None)
+            if found is not None:
+                self.specialiser.counted(found, counts)
+
+        self._executor.submit(tell)
+
+    def keep(self, loaded: Loaded) -> None:
+        """See `specialising.Host`."""
         serve = loaded.serve
         kept = Kept(
             model=loaded.record.model,
@@ -453,9 +499,11 @@ class Controller:
             instances=serve.instances,
             pinned_cores=serve.pinned_cores,
             warm_shapes=serve.warm_shapes,
+            specialisations=loaded.specialisations,
+            counted=loaded.counted,
         )
         save_kept(self._stores.plans, loaded.record.name, kept)
-        loaded.hold(self._stores.hold(loaded.serve.subgraphs))
+        loaded.hold(self._stores.hold(loaded.serve.files))
 
     # ---- workers that died
 
@@ -475,11 +523,14 @@ class Controller:
             if self._datapath.call(lambda: lane.quarantine) is not None:
                 self._remember_quarantine(loaded)
                 return
+            if lane.deaths_in_a_row >= DEATHS_OF_SPECIALISED:
+                refuse_all(loaded, "the worker died again and again")
             child = self._workers.prepare(is_background=False)
             try:
                 files = self._stores.in_place(loaded.record.model, loaded.serve.subgraphs)
                 loaded.serve = replace(loaded.serve, subgraphs=files)
-                loaded.worker, _ = self._open(lane, loaded.serve, child)
+                loaded.worker, ready = self._open(lane, loaded.serve, child, loaded.counted)
+                refuse(loaded, {u.shapes: u.reason for u in ready.unopened})
                 self._serve_again(loaded)
                 return
             except EdgeAgentError as error:
@@ -495,7 +546,9 @@ class Controller:
     def _opening_failed(self, loaded: Loaded, error: EdgeAgentError) -> None:
         """A plan that cannot be opened is given up for plain ONNX Runtime; plain is tried again."""
         log.warning("model %s could not be opened: %s", loaded.record.name, error)
-        if loaded.serve.subgraphs[0].compiled_for is not None:
+        if loaded.serve.specialised:
+            refuse_all(loaded, f"the worker could not be opened: {error}")
+        elif loaded.serve.subgraphs[0].compiled_for is not None:
             self._fall_back(loaded)
         else:
             self._datapath.call(loaded.lane.died)
@@ -510,7 +563,7 @@ class Controller:
             inputs=loaded.lane.inputs,
             outputs=loaded.lane.outputs,
         )
-        loaded.hold(self._stores.hold(loaded.serve.subgraphs))
+        loaded.hold(self._stores.hold(loaded.serve.files))
         loaded.plan = None
         if loaded.planning.state in ("done", "failed"):
             loaded.planning = Planning("waiting", 0.0, "its compiled files were not usable")
@@ -535,44 +588,12 @@ class Controller:
         self._stores.collect({r.model for r in records})
         for record in records:
             try:
-                self._restore(record)
+                loaded = restored(record, self._stores, self._settings, self._epoch)
             except StorageError as error:
                 log.error("model %s cannot be served: %s; load it again", record.name, error)
-
-    def _restore(self, record: LoadedModel) -> None:
-        path = str(self._stores.model_path(record.model))
-        kept = load_kept(self._stores.plans, record.name, record.model)
-        if kept is None:
-            # Its interface is known only when a worker has opened it: the builder reads it.
-            builder = Builder(self._settings)
-            try:
-                admitted = builder.admit(path)
-            finally:
-                builder.close()
-            kept = Kept(model=record.model, inputs=admitted.inputs, outputs=admitted.outputs)
-        lane = Lane(record.name, kept.inputs, kept.outputs)
-        lane.quarantine = record.quarantined
-        plain = plain_subgraph(path, record.threads)
-        is_usable = bool(kept.subgraphs) and all(
-            s.compiled_for is None or self._stores.pool.holds(Path(s.path)) for s in kept.subgraphs
-        )
-        if not is_usable:
-            kept = Kept(model=record.model, inputs=kept.inputs, outputs=kept.outputs)
-        serve = Serve(
-            epoch=self._epoch(record.model),
-            subgraphs=kept.subgraphs or (plain,),
-            instances=kept.instances,
-            pinned_cores=kept.pinned_cores,
-            inputs=kept.inputs,
-            outputs=kept.outputs,
-            warm_shapes=kept.warm_shapes,
-        )
-        loaded = Loaded(record=record, lane=lane, serve=serve, plan=kept.plan)
-        if kept.plan is not None:
-            loaded.planning = Planning("done", 1.0, "done")
-        loaded.hold(self._stores.hold(loaded.serve.subgraphs))
-        self._models[record.name] = loaded
-        self._datapath.call(lambda: self._datapath.lanes.add(lane))
+                continue
+            self._models[record.name] = loaded
+            self._datapath.call(partial(self._datapath.lanes.add, loaded.lane))
 
     def open_restored(self) -> None:
         """Start the workers of restored models, and the building of the ones without a plan."""
@@ -587,6 +608,7 @@ class Controller:
             if not loaded.is_gone.is_set():
                 self._restart(loaded)
                 loaded.lane.restarts = 0
+                self.specialiser.consider(loaded)
 
     def stop(self) -> None:
         """Stop all building; the agent is about to end."""
@@ -594,3 +616,4 @@ class Controller:
         for loaded in self.all_loaded():
             if loaded.builder is not None:
                 loaded.builder.kill()
+            self.specialiser.stop(loaded)

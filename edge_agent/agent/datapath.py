@@ -169,7 +169,7 @@ class DataPath:
         self, lane: Lane, deployment: Deployment, stream: socket.socket, events: WorkerEvents
     ) -> Station:
         """Tell the worker at the other end of `stream` what to serve, and watch it."""
-        window = deployment.instances + AHEAD
+        window = deployment.most_instances + AHEAD
         return self.call(lambda: self._stations.attach(lane, deployment, stream, window, events))
 
     def cut_over(self, lane: Lane, station: Station) -> None:

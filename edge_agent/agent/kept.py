@@ -9,10 +9,23 @@ import msgspec
 from edge_agent.plans import ExecutionPlan
 from edge_agent.store.records import PlanStore
 from edge_agent.subgraphs import ModelId
-from edge_agent.tensors import TensorSpec
-from edge_agent.wire.messages import Shapes, SubgraphFile
+from edge_agent.tensors import ShapeSet, TensorSpec
+from edge_agent.wire.messages import ShapeCounts, Shapes, Specialised, SubgraphFile
 
 log = logging.getLogger(__name__)
+
+
+class Specialisation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What came of planning for one set of shapes alone."""
+
+    shapes: ShapeSet
+    plan: ExecutionPlan | None
+    """None if none could be made."""
+    reason: str
+    serve: Specialised | None
+    """None if the general plan serves these shapes."""
+    is_stale: bool = False
+    """Whether the general plan was made anew since."""
 
 
 class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -26,6 +39,8 @@ class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     instances: int = 1
     pinned_cores: tuple[int, ...] = ()
     warm_shapes: Shapes = ()
+    specialisations: tuple[Specialisation, ...] = ()
+    counted: ShapeCounts = ()
 
 
 def save_kept(plans: PlanStore, name: str, kept: Kept) -> None:

@@ -193,6 +193,11 @@ class Lane:
         return self._failed + sum(tally.failed for tally in self._tallies())
 
     @property
+    def deaths_in_a_row(self) -> int:
+        """How many workers died without an answer between; for any thread."""
+        return self._deaths_in_a_row
+
+    @property
     def needs_worker(self) -> bool:
         """Whether requests wait and nobody is there to take them."""
         return self.active is None and self.waiting > 0

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from edge_agent.agent.builders import Builder
+from edge_agent.agent.kept import Specialisation
 from edge_agent.agent.lanes import Lane
 from edge_agent.agent.workers import Serve, Worker
+from edge_agent.errors import EdgeAgentError
 from edge_agent.plans import ExecutionPlan
 from edge_agent.store.leases import Lease
 from edge_agent.store.registry import LoadedModel
-from edge_agent.wire.messages import ModelState
+from edge_agent.tensors import ShapeSet, shape_names
+from edge_agent.wire.messages import ModelState, PlanInMaking, ShapeCounts, SpecialisedState
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +26,27 @@ class Planning:
     """waiting, working, done or failed"""
     fraction: float
     what: str
+
+
+WAITING = PlanInMaking(0.0, "waiting for its turn")
+
+
+@dataclass(slots=True, eq=False)
+class ShapeWork:
+    """What is being planned for single sets of shapes of a model (see `specialising`)."""
+
+    changing: threading.Lock = field(default_factory=threading.Lock)
+    """Held to change what follows."""
+    is_running: bool = False
+    stopped: threading.Event = field(default_factory=threading.Event)
+    """Set to end the thread that runs; the next one gets another."""
+    builder: Builder | None = None
+    asked: list[ShapeSet] = field(default_factory=list)
+    """By users, and not answered yet."""
+    answers: OrderedDict[ShapeSet, ExecutionPlan | EdgeAgentError] = field(
+        default_factory=OrderedDict
+    )
+    progress: PlanInMaking = field(default_factory=lambda: WAITING)
 
 
 @dataclass(slots=True, eq=False)
@@ -40,6 +65,11 @@ class Loaded:
     """On the compiled files of `serve`."""
     is_gone: threading.Event = field(default_factory=threading.Event)
     """Set when it is unloaded or replaced, so that its building stops."""
+    specialisations: tuple[Specialisation, ...] = ()
+    """For which shapes a plan of their own was made, whether it serves or not."""
+    counted: ShapeCounts = ()
+    """Recent requests by shapes, as the worker told last."""
+    shape_work: ShapeWork = field(default_factory=ShapeWork)
 
     def hold(self, leases: tuple[Lease, ...]) -> None:
         """Hold these leases, which see to it that what the next worker opens is still there then,
@@ -66,7 +96,7 @@ class Loaded:
             planning=self.planning.state,
             progress_fraction=self.planning.fraction,
             progress=self.planning.what,
-            plan=self._plan_text(),
+            plan="plain ONNX Runtime" if self.plan is None else str(self.plan),
             is_plain=self.plan is None or self.plan.is_plain,
             epoch=self.serve.epoch.number,
             instances=self.serve.instances,
@@ -80,12 +110,24 @@ class Loaded:
             worker_pid=worker.pid if worker is not None else None,
             memory_bytes=memory_bytes,
             source=self.record.source,
+            specialised=self._specialised(),
+            specialising=self.shape_work.progress.what if self.shape_work.is_running else "",
         )
 
-    def _plan_text(self) -> str:
-        if self.plan is None:
-            return "plain ONNX Runtime"
-        chosen = " + ".join(
-            f"[{s.subgraph.segments}] {s.subgraph.configuration}" for s in self.plan.subgraphs
+    def _specialised(self) -> tuple[SpecialisedState, ...]:
+        total = sum(c.count for c in self.counted) or 1
+        shares = {c.shapes: c.count / total for c in self.counted}
+        names = shape_names(self.lane.inputs)
+        states = (
+            SpecialisedState(
+                shapes=tuple(zip(names, s.shapes, strict=True)),
+                share=shares.get(s.shapes, 0.0),
+                is_serving=any(s.shapes == serve.shapes for serve in self.serve.specialised),
+                plan="none" if s.plan is None else str(s.plan),
+                reason=s.reason,
+                measured_s=None if s.plan is None else s.plan.measured_s,
+                general_over_plan=None if s.plan is None else s.plan.general_over_plan,
+            )
+            for s in self.specialisations
         )
-        return f"plain ONNX Runtime: {chosen}" if self.plan.is_plain else chosen
+        return tuple(sorted(states, key=lambda s: (-s.share, s.shapes)))

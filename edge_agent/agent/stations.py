@@ -27,6 +27,7 @@ from edge_agent.wire.arrays import payload_bytes
 from edge_agent.wire.frames import Buffer, nbytes
 from edge_agent.wire.messages import (
     Codec,
+    Counted,
     Deployment,
     Forget,
     GiveBack,
@@ -36,6 +37,7 @@ from edge_agent.wire.messages import (
     Ready,
     Run,
     RunError,
+    ShapeCounts,
     WorkerMessage,
     decode,
 )
@@ -63,6 +65,10 @@ class WorkerEvents(Protocol):
 
     def is_drained(self) -> None:
         """The worker has no requests left and gets no more."""
+        ...
+
+    def has_counted(self, counts: ShapeCounts) -> None:
+        """The worker tells how often which shapes were asked lately."""
         ...
 
 
@@ -312,6 +318,8 @@ class Stations:
                 worker.events.is_refused(error_from_code(code, text))
             case RunError(sequence=sequence, code=code, message=text):
                 lane.answered_by(station, sequence, error_from_code(code, text))
+            case Counted(counts=counts):
+                worker.events.has_counted(counts)
             case GiveBack(connection=number, is_unsent=is_unsent):
                 self.lending.given_back(worker, number, bytes(payload), is_unsent=is_unsent)
 

@@ -22,7 +22,9 @@ from edge_agent.wire.messages import (
     Deployment,
     OpenAhead,
     Ready,
+    ShapeCounts,
     Shapes,
+    Specialised,
     SubgraphFile,
     decode,
 )
@@ -32,6 +34,11 @@ log = logging.getLogger(__name__)
 OPEN_TIMEOUT_S = 600.0
 CLOSE_S = 0.5
 """How long all workers together may take to end when the agent ends."""
+
+
+def plain_subgraph(path: str, threads: int | None) -> SubgraphFile:
+    """The whole model as a user's own ONNX Runtime session would open it."""
+    return SubgraphFile(path=path, level="all", threads=threads, is_plain=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +52,27 @@ class Serve:
     inputs: tuple[TensorSpec, ...] | None = None
     outputs: tuple[TensorSpec, ...] | None = None
     warm_shapes: Shapes = ()
+    specialised: tuple[Specialised, ...] = ()
+    counted: ShapeCounts | None = None
+    """See `Deployment`."""
+
+    @property
+    def files(self) -> tuple[SubgraphFile, ...]:
+        """All that it opens."""
+        return (*self.subgraphs, *(file for s in self.specialised for file in s.subgraphs))
 
 
 class Worker:
-    """One worker process. The data thread calls the four `is_…` methods (see `WorkerEvents`)."""
+    """One worker process. The data thread calls what is of `WorkerEvents`."""
 
-    def __init__(self, child: Child, serve: Serve, on_lost: Callable[[Worker], None]) -> None:
+    def __init__(
+        self,
+        child: Child,
+        serve: Serve,
+        on_lost: Callable[[Worker], None],
+        on_counted: Callable[[Worker, ShapeCounts], None] = lambda _worker, _counts: None,
+    ) -> None:
+        self._on_counted = on_counted
         self.child = child
         self.serve = serve
         self.station: Station
@@ -80,6 +102,10 @@ class Worker:
         """The worker has nothing left to answer and gets nothing more."""
         self.child.release()
         _in_thread(self.child.end)
+
+    def has_counted(self, counts: ShapeCounts) -> None:
+        """The worker tells how often which shapes were asked lately."""
+        self._on_counted(self, counts)
 
     def _bury(self, needs_another: bool) -> None:
         self.child.end()
@@ -169,14 +195,19 @@ class Workers:
         return OpeningAhead(child)
 
     def start(
-        self, lane: Lane, serve: Serve, child: Child, on_lost: Callable[[Worker], None]
+        self,
+        lane: Lane,
+        serve: Serve,
+        child: Child,
+        on_lost: Callable[[Worker], None],
+        on_counted: Callable[[Worker, ShapeCounts], None],
     ) -> Worker:
         """Tell a prepared process what to serve; `worker.ready` says when it can.
 
         It gets no requests until `DataPath.cut_over`. `on_lost` is called on a thread of its own
-        when it dies later and its lane needs another worker.
+        when it dies later and its lane needs another worker, `on_counted` on the data thread.
         """
-        worker = Worker(child, serve, on_lost)
+        worker = Worker(child, serve, on_lost, on_counted)
         deployment = Deployment(
             epoch=serve.epoch,
             subgraphs=serve.subgraphs,
@@ -185,6 +216,8 @@ class Workers:
             inputs=serve.inputs,
             outputs=serve.outputs,
             warm_shapes=serve.warm_shapes,
+            specialised=serve.specialised,
+            counted=serve.counted,
         )
         # The data thread gets a descriptor of its own: closing one that it waits on would hide the
         # end of the stream from it.

@@ -136,7 +136,7 @@ def is_pinned(configuration: Configuration, cores: tuple[int, ...]) -> bool:
 
 
 @contextmanager
-def _timed(task: Callable[[], None], count: int, prepare: Callable[[], None]) -> Iterator[Run]:
+def timed(task: Callable[[], None], count: int, prepare: Callable[[], None]) -> Iterator[Run]:
     """Runs as in a stream of requests: the first of a burst wakes threads and fills caches and is
     not timed; the others are, together, so that short ones are not lost in the noise."""
     with Crew(count, prepare) as crew:
@@ -158,7 +158,7 @@ def _timed_plain(subject: Subject, callers: int) -> Iterator[Run]:
     def run_once() -> None:
         session.run(subject.samples[0], outputs)
 
-    with _timed(run_once, callers, lambda: None) as run:
+    with timed(run_once, callers, lambda: None) as run:
 
         def run_and_settle() -> float:
             took_s = run() / callers
@@ -193,7 +193,7 @@ class PartBench:
         def run_once() -> None:
             runs(feeds, outputs)
 
-        with _timed(run_once, configuration.instances, session.pin_caller) as run:
+        with timed(run_once, configuration.instances, session.pin_caller) as run:
             yield run
 
     def plain(self) -> AbstractContextManager[Run]:
@@ -273,7 +273,7 @@ class WholeBench:
             self._parts_s[plan] = tuple(end - start for start, end in pairwise(ends_s))
 
         pinned = next((s for s in sessions if s.pinned_cores), sessions[0])
-        with _timed(run_once, plan.instances, pinned.pin_caller) as run:
+        with timed(run_once, plan.instances, pinned.pin_caller) as run:
             yield run
 
     def parts(self, plan: CandidatePlan) -> tuple[float, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import numpy as np
 from edge_agent.builder.benches import PartBench, Slices, Subject, WholeBench
 from edge_agent.builder.compiler import Compiler
 from edge_agent.builder.pooling import pooled
+from edge_agent.builder.specialised import compare_with_general, judged
 from edge_agent.builder.specs import inner_specs
 from edge_agent.builder.workshop import Workshop
 from edge_agent.config import Settings
@@ -44,7 +45,7 @@ from edge_agent.store.records import ProfileKey, ProfileStore
 from edge_agent.subgraphs import ModelSummary, SegmentRange
 from edge_agent.telemetry import host
 from edge_agent.tensors import Arrays, Shape, TensorName, ValueSpecs
-from edge_agent.wire.messages import Build, Built, SubgraphFile
+from edge_agent.wire.messages import Build, Built, General, SubgraphFile
 
 log = logging.getLogger(__name__)
 
@@ -167,12 +168,14 @@ class Building:
         with Compiler(self._pool, self._message.model, self._device_key) as compiler:
             specs = inner_specs(graph, shapes, compiler.draft("probe.onnx"))
             summary = summarise(graph, self._message.model, shapes, specs)
+            is_fixed = self._message.general is not None
+            known = specs if is_fixed else general_specs(graph, specs)
             workshop = Workshop(
-                graph, summary, general_specs(graph, specs), compiler, is_large=is_large
+                graph, summary, known, compiler, is_large=is_large, is_fixed=is_fixed
             )
             if samples is None:
-                plan = self._unprofiled(summary)
-                chosen: CandidatePlan | None = None
+                plan, chosen = self._unprofiled(summary), None
+                is_used = not is_fixed
             else:
                 subject = Subject(
                     workshop=workshop,
@@ -181,9 +184,9 @@ class Building:
                     plain_threads=threads,
                     is_quantised=is_quantised(graph),
                 )
-                plan, chosen = self._plan(summary, subject, device)
+                plan, chosen, is_used = self._plan(summary, subject, device)
             slices.progress(1.0, "storing the compiled subgraphs")
-            files = self._files(workshop, chosen)
+            files = self._files(workshop, chosen) if is_used else ()
         return Built(
             plan=plan,
             subgraphs=files,
@@ -196,7 +199,8 @@ class Building:
 
     def _plan(
         self, summary: ModelSummary, subject: Subject, device: Device
-    ) -> tuple[ExecutionPlan, CandidatePlan | None]:
+    ) -> tuple[ExecutionPlan, CandidatePlan | None, bool]:
+        """The plan, what runs unless it is plain ONNX Runtime, and whether it is to be used."""
         message = self._message
         rates = measure_rates()
         state = host.state()
@@ -216,25 +220,63 @@ class Building:
             state=state,
             processor=rates,
         )
-        return plan, verification.chosen
+        chosen = verification.chosen
+        if message.general is None:
+            return plan, chosen, True
+        against = None
+        if not message.general.is_plain:
+            against = self._against_general(message.general, verification, summary, subject)
+        plan, is_used = judged(plan, verification, against)
+        return plan, chosen, is_used
+
+    def _against_general(
+        self,
+        general: General,
+        verification: Verification,
+        summary: ModelSummary,
+        subject: Subject,
+    ) -> Verification:
+        """What was found out of the general plan for these shapes before, or is found out now."""
+        files = ", ".join(f"{f.path} {f.threads}t" for f in general.subgraphs)
+        what = f"verified {verification.chosen or 'plain'} against {files}"
+        return self._found_out(
+            self._profile_key(summary, subject, what),
+            lambda: compare_with_general(
+                general,
+                verification,
+                subject,
+                self._slices,
+                self._plain_callers(subject.cores),
+                self._budgets.verify_s / 2,
+            ),
+        )
 
     def _verified(
         self, summary: ModelSummary, profiled: LatencyProfile, subject: Subject
     ) -> Verification:
         """What was found out about these candidates before, or is found out now."""
-        message, slices = self._message, self._slices
-        wanted = message.subgraphs
+        wanted = self._message.subgraphs
         if wanted is None:
             profiled, candidates = self._candidates(summary, profiled, subject.workshop)
         else:
             candidates = (self._divided_into(wanted, summary, profiled, subject.workshop),)
         key = self._profile_key(summary, subject, f"verified {candidates}")
-        kept = None if message.is_fresh else self._profiles.get(key)
+        return self._found_out(key, lambda: self._verify(candidates, subject))
+
+    def _found_out(self, key: ProfileKey, find_out: Callable[[], Verification]) -> Verification:
+        """What is kept under `key`, or what is found out now and kept from then on."""
+        kept = None if self._message.is_fresh else self._profiles.get(key)
         if kept is not None:
             try:
                 return decode_verification(kept)
             except StorageError as error:
                 log.warning("%s", error)
+        found = find_out()
+        self._profiles.put(key, encode_verification(found))
+        return found
+
+    def _verify(self, candidates: tuple[CandidatePlan, ...], subject: Subject) -> Verification:
+        slices = self._slices
         slices.first_fraction, slices.last_fraction = 0.6, 0.95
         slices.progress(0.0, "comparing the best plans with plain ONNX Runtime")
         verification = verify(
@@ -244,9 +286,8 @@ class Building:
             rng=random.Random(0),
             clock_s=slices.working_s,
         )
-        if wanted is not None:
+        if self._message.subgraphs is not None:
             verification = as_wanted(verification, candidates[0])
-        self._profiles.put(key, encode_verification(verification))
         return verification
 
     def _divided_into(
@@ -270,10 +311,11 @@ class Building:
         """`what` was measured of this graph with these weights, for these shapes, on this device,
         with the threads and instances that follow from target and cores."""
         cores = len(subject.cores)
+        fixed = "; fixed dimensions" if self._message.general is not None else ""
         return ProfileKey(
             content=fingerprint(subject.workshop.graph.path),
             shapes=summary.shapes,
-            device_key=f"{self._device_key}; {self._message.target}; {cores} cores; {what}",
+            device_key=f"{self._device_key}; {self._message.target}; {cores} cores; {what}{fixed}",
         )
 
     def _candidates(
@@ -328,15 +370,16 @@ class Building:
         return made
 
     def _unprofiled(self, summary: ModelSummary) -> ExecutionPlan:
+        is_fixed = self._message.general is not None
         shapes = ", ".join(
             f"--shape {spec.name}=SIZES"
             for spec in summary.inputs
-            if not (spec.is_static or spec.has_default)
+            if not (spec.is_static or spec.has_default or is_fixed)
         )
         return ExecutionPlan(
             model=summary.model,
             target=self._message.target,
-            shapes=(),
+            shapes=self._message.shapes if is_fixed else (),
             subgraphs=(),
             is_plain=True,
             reason=(
@@ -350,6 +393,7 @@ class Building:
             rejections=(),
             undivided_because=summary.undivided_because,
             profiling_s=0.0,
+            is_specialised=is_fixed,
         )
 
     def _plain_callers(self, cores: tuple[int, ...]) -> int:
@@ -359,6 +403,8 @@ class Building:
     # ---- what a worker opens
 
     def _files(self, workshop: Workshop, chosen: CandidatePlan | None) -> tuple[SubgraphFile, ...]:
+        if chosen is None and self._message.general is not None:
+            return (self._model_file(workshop),)  # as it was measured: with open dimensions
         if chosen is None:
             return (self._plain_file(workshop),)
         return tuple(
@@ -377,13 +423,16 @@ class Building:
             graph = workshop.compiled(whole, Layout.BLOCKED)
         except (ModelRefused, RuntimeUnavailable) as error:
             log.info("it is opened from the model each time: %s", error)
-            return SubgraphFile(
-                path=str(workshop.graph.path),
-                level=OptimisationLevel.ALL.value,
-                threads=self._message.threads,
-                is_plain=True,
-            )
+            return self._model_file(workshop)
         return self._compiled_file(graph, self._message.threads, is_plain=True)
+
+    def _model_file(self, workshop: Workshop) -> SubgraphFile:
+        return SubgraphFile(
+            path=str(workshop.graph.path),
+            level=OptimisationLevel.ALL.value,
+            threads=self._message.threads,
+            is_plain=True,
+        )
 
     def _compiled_file(self, graph: Path, threads: int | None, *, is_plain: bool) -> SubgraphFile:
         return SubgraphFile(

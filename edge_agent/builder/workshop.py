@@ -37,8 +37,11 @@ class Workshop:
         compiler: Compiler,
         *,
         is_large: bool = False,
+        is_fixed: bool = False,
     ) -> None:
-        """`is_large` says that no session may hold a second copy of the weights."""
+        """`is_large` says that no session may hold a second copy of the weights; `is_fixed`, that
+        what is made need only run with the shapes that `specs` tell."""
+        self._is_fixed = is_fixed
         self.graph = graph
         self.summary = summary
         self.is_large = is_large
@@ -64,7 +67,7 @@ class Workshop:
         if segments not in self._extracted:
             start, stop = self.nodes(segments)
             path = self._compiler.draft(f"{start}-{stop}.onnx")
-            extract(self.graph, start, stop, path, self._specs)
+            extract(self.graph, start, stop, path, self._specs, is_fixed=self._is_fixed)
             self._extracted[segments] = path
         return self._extracted[segments]
 

@@ -18,9 +18,10 @@ from edge_agent.cli.output import (
 from edge_agent.client import POLL_S, Client
 from edge_agent.errors import BadRequest, EdgeAgentError, ModelQuarantined, UsageError
 from edge_agent.planning.explain import render
-from edge_agent.plans import Target
+from edge_agent.planning.flips import flips, render_flips
+from edge_agent.plans import ExecutionPlan, Target
 from edge_agent.tensors import Shape, TensorSpec
-from edge_agent.wire.messages import MAX_SUBGRAPHS, MAX_THREADS, ModelState
+from edge_agent.wire.messages import MAX_SUBGRAPHS, MAX_THREADS, ModelState, Shapes
 
 
 def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
@@ -68,6 +69,14 @@ def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
     plan.add_argument("model")
     plan.add_argument(
         "--explain", action="store_true", help="every subgraph and every rejected candidate"
+    )
+    plan.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="INPUT=1x3x224x224",
+        help="the plan for these input shapes alone, made now if there is none, and where it "
+        "differs; once for each input",
     )
 
 
@@ -200,6 +209,7 @@ def run_models(options: argparse.Namespace) -> int:
             print(f"\n{state.name}: from {state.source}")
             _print_interface("input", state.inputs)
             _print_interface("output", state.outputs)
+            _print_specialised(state)
     else:
         print("no model is loaded: load one with `edge-agent load MODEL.onnx`")
     return 0
@@ -262,6 +272,7 @@ def run_devices(options: argparse.Namespace) -> int:
 
 def run_plan(options: argparse.Namespace) -> int:
     """Show a plan."""
+    shapes = parse_shapes(options.shape)
     with _client(options) as client:
         try:
             plan = client.plan(options.model)
@@ -271,11 +282,59 @@ def run_plan(options: argparse.Namespace) -> int:
                 raise
             _await_plan(client, options.model)
             plan = client.plan(options.model)
+        if shapes:
+            return _show_plan_for(client, shapes, plan, options)
         state = client.model(options.model)
     if options.json:
         print_json(plan)
-    elif options.explain:
+        return 0
+    if options.explain:
         print(render(plan))
     else:
         print(f'model "{state.name}": {state.plan}\n{plan.reason}')
+    _print_specialised(state)
     return 0
+
+
+def _show_plan_for(
+    client: Client, shapes: dict[str, Shape], general: ExecutionPlan, options: argparse.Namespace
+) -> int:
+    line = ProgressLine()
+    try:
+        plan = client.plan(options.model, shapes, on_progress=line.show)
+    finally:
+        line.end()
+    if options.json:
+        print_json({"plan": plan, "general": general, "flips": flips(general, plan)})
+    elif options.explain:
+        print(render(plan))
+        print(render_flips(general, plan))
+    else:
+        print(f'model "{options.model}" for {_shapes_text(plan.shapes)}: {plan}')
+        print(plan.reason)
+    return 0
+
+
+def _shapes_text(shapes: Shapes) -> str:
+    return ", ".join(f"{name}[{','.join(map(str, shape))}]" for name, shape in shapes)
+
+
+def _print_specialised(state: ModelState) -> None:
+    if not state.specialised and not state.specialising:
+        return
+    print(f"\n{state.name}: plans for single shapes")
+    if state.specialised:
+        rows = [
+            (
+                _shapes_text(s.shapes),
+                f"{s.share:.0%}",
+                "yes" if s.is_serving else "no",
+                "-" if s.measured_s is None else f"{s.measured_s * 1e3:.3g}",
+                "-" if s.general_over_plan is None else f"{s.general_over_plan.median:.3f}",
+                s.plan if s.is_serving else s.reason,
+            )
+            for s in state.specialised
+        ]
+        print_table(("shapes", "asked", "serves", "ms", "general over it", "plan or reason"), rows)
+    if state.specialising:
+        print(f"being planned: {state.specialising}")

@@ -43,16 +43,19 @@ def extract(
     stop: int,
     destination: Path,
     specs: ValueSpecs,
+    *,
+    is_fixed: bool = False,
 ) -> ExtractedSubgraph:
     """Write nodes [start, stop) of `graph` as a model of their own to `destination`.
 
     Inputs and outputs of the model keep the types and dimensions that it declares; values at a cut
     and inside get those of `specs`, so give specs of fixed shapes only for a model that will run
-    with these. Outputs are what is read behind `stop` and the outputs of the model produced inside.
-    Outputs of the model that are constants belong to the subgraph that starts at 0; inputs that
-    are outputs are passed through only by the whole model. Constants of 4 KiB and more go to a
-    file beside it, `<destination>.weights`; those that lie outside of a model in the same folder
-    stay where they are.
+    with these; with `is_fixed`, inputs and outputs of the model get them too. Outputs are what is
+    read behind `stop` and the outputs of the model produced inside. Outputs of the model that are
+    constants belong to the subgraph that starts at 0; inputs that are outputs are passed through
+    only by the whole model. Constants of 4 KiB and more go to a file beside it,
+    `<destination>.weights`; those that lie outside of a model in the same folder stay where they
+    are.
 
     Raises:
         StorageError: a file cannot be written.
@@ -71,10 +74,11 @@ def extract(
     )
     model.opset_import.extend(graph.model.opset_import)
     model.graph.name = graph.model.graph.name or "graph"
-    declared = {v.name: v for v in graph.model.graph.input}
+    known = specs.tensors if is_fixed else {}
+    declared = {v.name: v for v in graph.model.graph.input if v.name not in known}
     model.graph.input.extend(_value(name, declared, specs) for name in inputs)
     # An output that later nodes read is no input with what is declared of it: that may be wrong.
-    declared = {v.name: v for v in graph.model.graph.output} | declared
+    declared = {v.name: v for v in graph.model.graph.output if v.name not in known} | declared
     model.graph.output.extend(_value(name, declared, specs) for name in outputs)
     model.graph.value_info.extend(_inner_values(nodes, set(outputs), specs))
     try:

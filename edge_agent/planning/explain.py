@@ -240,6 +240,8 @@ def _headline(plan: ExecutionPlan) -> str:
     if not plan.is_plain and len(plan.subgraphs) != 1:
         what += "s"
     head = f"Model {plan.model[:12]}: {what}, for {plan.target}"
+    if plan.is_specialised:
+        head += ", for these shapes alone"
     shapes = ", ".join(f"{name}[{','.join(map(str, shape))}]" for name, shape in plan.shapes)
     room = WIDTH - len(head) - 2
     if shapes and room > 12:
@@ -371,6 +373,9 @@ def _totals(plan: ExecutionPlan) -> list[str]:
     if plan.plain_over_plan is not None:
         unit = " per request with all instances busy" if plan.instances > 1 else ""
         lines.append(f"Plain over plan{unit}: {interval_text(plan.plain_over_plan)}")
+    over_plan = plan.general_over_plan
+    if over_plan is not None and over_plan != plan.plain_over_plan:
+        lines.append(f"General plan over this one: {interval_text(over_plan)}")
     if plan.control is not None:
         lines.append(f"Plain over itself, same run: {interval_text(plan.control)}")
     lines.append(f"Profiled in {plan.profiling_s:.1f} s")

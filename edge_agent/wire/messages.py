@@ -13,6 +13,7 @@ from msgspec import Meta
 from edge_agent.devices import Device
 from edge_agent.errors import BadRequest, ProtocolError
 from edge_agent.plans import Epoch, ExecutionPlan, Target
+from edge_agent.profiles import RatioInterval
 from edge_agent.subgraphs import ModelId
 from edge_agent.tensors import ElementType, Shape, TensorName, TensorSpec, size_bytes
 
@@ -57,6 +58,22 @@ class TensorHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 TensorHeads = Annotated[tuple[TensorHead, ...], Meta(max_length=MAX_TENSORS)]
 Names = Annotated[tuple[Name, ...], Meta(max_length=MAX_TENSORS)]
 Shapes = tuple[tuple[TensorName, Annotated[Shape, Meta(max_length=64)]], ...]
+
+
+ShapeSetOnWire = Annotated[tuple[Dimensions, ...], Meta(max_length=MAX_TENSORS)]
+"""A `tensors.ShapeSet`."""
+MAX_COUNTED_SHAPES = 64
+"""So many sets of shapes are told apart where requests are counted."""
+
+
+class ShapeCount(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How many recent requests had these shapes."""
+
+    shapes: ShapeSetOnWire
+    count: Annotated[int, Meta(ge=0)]
+
+
+ShapeCounts = Annotated[tuple[ShapeCount, ...], Meta(max_length=MAX_COUNTED_SHAPES)]
 
 
 class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -118,6 +135,9 @@ class AskPlan(Message, frozen=True, tag="plan"):
     """What is the plan of this model?"""
 
     model: Name
+    shapes: Shapes | None = None
+    """For these shapes: one that is not known is made, but does not serve; None: the general one.
+    Shapes that follow from others need not be given."""
 
 
 class AskModels(Message, frozen=True, tag="models"):
@@ -154,6 +174,20 @@ class Failure(Message, frozen=True, tag="failure"):
     message: Text
 
 
+class SpecialisedState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A set of shapes that was often asked, and what came of planning for it alone."""
+
+    shapes: Shapes
+    share: float
+    """Of the recent requests, 0 to 1."""
+    is_serving: bool
+    """Whether it has subgraphs of its own; if not, the general plan serves it."""
+    plan: str
+    reason: str
+    measured_s: float | None
+    general_over_plan: RatioInterval | None
+
+
 class ModelState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One loaded model, as `models` and `status` show it."""
 
@@ -184,6 +218,9 @@ class ModelState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     worker_pid: int | None
     memory_bytes: int | None
     source: str
+    specialised: tuple[SpecialisedState, ...] = ()
+    specialising: str = ""
+    """What is being planned for shapes of their own now; empty if nothing is."""
 
 
 class Models(Message, frozen=True, tag="models-reply"):
@@ -229,13 +266,20 @@ class Plan(Message, frozen=True, tag="plan-reply"):
     plan: ExecutionPlan
 
 
+class PlanInMaking(Message, frozen=True, tag="plan-in-making"):
+    """The plan for the shapes that were asked for is being made: ask again."""
+
+    fraction: float
+    what: Text
+
+
 class Done(Message, frozen=True, tag="done"):
     """It was done."""
 
     detail: Text
 
 
-AgentMessage = Result | Failure | Models | Status | Devices | Plan | Done
+AgentMessage = Result | Failure | Models | Status | Devices | Plan | PlanInMaking | Done
 
 
 # Agent ↔ worker
@@ -255,6 +299,15 @@ class SubgraphFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Processor and ONNX Runtime for which the file was compiled; None: it is no compiled file."""
 
 
+class Specialised(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a worker opens beside the general subgraphs for requests of exactly these shapes."""
+
+    shapes: ShapeSetOnWire
+    subgraphs: Annotated[tuple[SubgraphFile, ...], Meta(min_length=1)]
+    instances: Annotated[int, Meta(ge=1, le=1024)]
+    pinned_cores: tuple[int, ...]
+
+
 class Deployment(Message, frozen=True, tag="deployment", kw_only=True):
     """All a worker needs to serve one epoch of one model."""
 
@@ -267,6 +320,21 @@ class Deployment(Message, frozen=True, tag="deployment", kw_only=True):
     outputs: tuple[TensorSpec, ...] | None
     warm_shapes: Shapes
     """Run on made-up inputs of these shapes before reporting ready; () to skip it."""
+    specialised: tuple[Specialised, ...] = ()
+    counted: ShapeCounts | None = None
+    """Requests by shape that were counted before, for the worker to go on with; None: do not."""
+
+    @property
+    def most_instances(self) -> int:
+        """How many requests may run at once, whatever their shapes."""
+        return max(self.instances, *(s.instances for s in self.specialised), 1)
+
+
+class Unopened(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A specialisation that a worker does without."""
+
+    shapes: ShapeSetOnWire
+    reason: Text
 
 
 class Ready(Message, frozen=True, tag="ready"):
@@ -278,6 +346,7 @@ class Ready(Message, frozen=True, tag="ready"):
     opened_s: float
     takes_connections: bool = False
     """Whether connections of clients may be lent to it."""
+    unopened: tuple[Unopened, ...] = ()
 
 
 class Run(Message, frozen=True, tag="run"):
@@ -318,6 +387,12 @@ class RunError(Message, frozen=True, tag="run-error"):
     message: Text
 
 
+class Counted(Message, frozen=True, tag="counted"):
+    """Recent requests by the shapes of their inputs, as far as they are told apart."""
+
+    counts: ShapeCounts
+
+
 class Tally(Message, frozen=True, tag="tally"):
     """Count in the memory whose descriptor comes with this what you answer on lent connections."""
 
@@ -355,7 +430,7 @@ class GiveBack(Message, frozen=True, tag="give-back"):
 
 
 AgentToWorker = Deployment | Run | Forget | Tally | Lend | Recall
-WorkerMessage = Ready | Ran | RunError | GiveBack
+WorkerMessage = Ready | Ran | RunError | GiveBack | Counted
 
 
 # Agent ↔ builder
@@ -397,6 +472,15 @@ class Admitted(Message, frozen=True, tag="admitted"):
     outputs: tuple[TensorSpec, ...]
 
 
+class General(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What serves all shapes of a model at present."""
+
+    is_plain: bool
+    subgraphs: tuple[SubgraphFile, ...]
+    instances: int
+    pinned_cores: tuple[int, ...]
+
+
 class Build(Message, frozen=True, tag="build", kw_only=True):
     """Divide, compile, profile, plan and verify a model of the store."""
 
@@ -408,6 +492,8 @@ class Build(Message, frozen=True, tag="build", kw_only=True):
     """Whether to measure again although a profile is on disk."""
     subgraphs: int | None = None
     """As in `Load`."""
+    general: General | None = None
+    """Make a plan for `shapes` alone, and compare it with this; None: for all shapes."""
 
 
 class Progress(Message, frozen=True, tag="progress"):
@@ -430,6 +516,7 @@ class Built(Message, frozen=True, tag="built", kw_only=True):
 
     plan: ExecutionPlan
     subgraphs: tuple[SubgraphFile, ...]
+    """Empty if the plan was made for shapes that the general one serves as well."""
     instances: int
     pinned_cores: tuple[int, ...]
     inputs: tuple[TensorSpec, ...]

@@ -86,9 +86,10 @@ def _serve(stream: FrameStream, importing: threading.Thread, *, is_background: b
         outputs=opened.outputs,
         opened_s=opened.opened_s,
         takes_connections=True,
+        unopened=opened.unopened,
     )
     stream.send(codec.encode(ready))
-    Serving(stream, opened.runner, epoch, deployment.instances).run()
+    Serving(stream, opened.runner, epoch, deployment.most_instances, opened.counter).run()
 
 
 if __name__ == "__main__":

@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec import structs
 
 from edge_agent import clock
 from edge_agent.engine.chain import Chain
+from edge_agent.engine.files import open_file
 from edge_agent.engine.memory import bounded_memory, enough_for
 from edge_agent.engine.runtime import load_runtime
-from edge_agent.engine.session import OptimisationLevel, Session
+from edge_agent.engine.session import Session
 from edge_agent.errors import EdgeAgentError, StorageError
 from edge_agent.samples import random_arrays
 from edge_agent.store.manifests import Entry
 from edge_agent.store.pool import entry_of
-from edge_agent.tensors import Arrays, TensorSpec, required
-from edge_agent.wire.messages import Deployment, SubgraphFile
+from edge_agent.tensors import (
+    Arrays,
+    Shape,
+    ShapeSet,
+    TensorName,
+    TensorSpec,
+    required,
+    shape_names,
+)
+from edge_agent.wire.messages import Deployment, Specialised, SubgraphFile, Unopened, error_text
+from edge_agent.worker.by_shape import ByShape, Choice, ShapeCounter
+from edge_agent.worker.serving import Runner
 
 log = logging.getLogger(__name__)
 
@@ -30,9 +43,12 @@ _WARM_RUNS = 2
 class Opened:
     """What a worker serves."""
 
-    runner: ChainRunner
+    runner: Runner
+    counter: ShapeCounter | None
+    """None: shapes are not counted."""
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    unopened: tuple[Unopened, ...]
     opened_s: float
 
 
@@ -42,6 +58,8 @@ class ChainRunner:
     def __init__(self, chain: Chain, sessions: Sequence[Session]) -> None:
         self._chain = chain
         self._pinned = next((s for s in sessions if s.pinned_cores), None)
+        cores = None if self._pinned is None else self._pinned.pinned_cores
+        self.core = cores[0] if cores else None
 
     def run(self, feeds: Arrays, outputs: Sequence[str]) -> Arrays:
         """See `serving.Runner`; the agent has checked the request."""
@@ -64,16 +82,7 @@ def _open(file: SubgraphFile, pinned_cores: tuple[int, ...], *, is_background: b
     # For as long as this process lives, what it maps is not given back.
     entry = entry_of(Path(file.path))
     is_lean = entry is not None and file.compiled_for is None and _is_large(entry)
-    is_pinned = not file.is_plain and file.threads == len(pinned_cores) and file.threads > 1
-    open_session = Session.open_idle if is_background else Session.open
-    return open_session(
-        Path(file.path),
-        threads=file.threads,
-        level=OptimisationLevel(file.level),
-        pinned_cores=pinned_cores if is_pinned else None,
-        plain=file.is_plain,
-        lean=is_lean,
-    )
+    return open_file(file, pinned_cores, is_idle=is_background, is_lean=is_lean)
 
 
 def _is_large(entry: Entry) -> bool:
@@ -110,7 +119,9 @@ def open_ahead(file: SubgraphFile, *, is_background: bool) -> Session | None:
 def open_deployment(
     deployment: Deployment, *, is_background: bool, ahead: Session | None = None
 ) -> Opened:
-    """Open all sessions of a deployment, and run them on zeros if shapes are given.
+    """Open all sessions of a deployment, and run them on made-up inputs if shapes are given.
+
+    What is specialised and cannot be opened is left out and named.
 
     `ahead` is the only one, if it was opened already, from another path.
 
@@ -125,17 +136,28 @@ def open_deployment(
         sessions = [ahead]
     else:
         sessions = [
-            _open(file, deployment.pinned_cores, is_background=is_background)
-            for file in deployment.subgraphs
+            _open(file, cores, is_background=is_background)
+            for file, cores in _beside_others(deployment, deployment)
         ]
     inputs = deployment.inputs if deployment.inputs is not None else _inputs(sessions)
     outputs = deployment.outputs if deployment.outputs is not None else sessions[-1].outputs
-    chain = Chain(sessions, required(inputs), [s.name for s in outputs])
-    runner = ChainRunner(chain, sessions)
+    general = _runner(sessions, inputs, outputs)
     if deployment.warm_shapes:
-        _warm(runner, deployment, inputs, outputs)
+        _warm(general, dict(deployment.warm_shapes), inputs, outputs)
+    runner: Runner = general
+    counter = None if deployment.counted is None else ShapeCounter(deployment.counted)
+    unopened: tuple[Unopened, ...] = ()
+    if counter is not None or deployment.specialised:
+        choices, unopened = _specialised(deployment, inputs, outputs, is_background=is_background)
+        general_choice = _choice(general, deployment.instances, deployment)
+        runner = ByShape(shape_names(inputs), general_choice, choices, counter)
     return Opened(
-        runner=runner, inputs=inputs, outputs=outputs, opened_s=clock.precise_s() - started_s
+        runner=runner,
+        counter=counter,
+        inputs=inputs,
+        outputs=outputs,
+        unopened=unopened,
+        opened_s=clock.precise_s() - started_s,
     )
 
 
@@ -144,15 +166,73 @@ def _inputs(sessions: Sequence[Session]) -> tuple[TensorSpec, ...]:
     return (*sessions[0].inputs, *free.values())
 
 
+def _specialised(
+    deployment: Deployment,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    *,
+    is_background: bool,
+) -> tuple[dict[ShapeSet, Choice], tuple[Unopened, ...]]:
+    """What serves single sets of shapes, warmed up, and what of it could not be opened."""
+    choices: dict[ShapeSet, Choice] = {}
+    unopened: list[Unopened] = []
+    names = shape_names(inputs)
+    for special in deployment.specialised:
+        try:
+            sessions = [
+                _open(file, cores, is_background=is_background)
+                for file, cores in _beside_others(special, deployment)
+            ]
+        except EdgeAgentError as error:
+            log.warning("the subgraphs for %s cannot be opened: %s", special.shapes, error)
+            unopened.append(Unopened(special.shapes, error_text(error)))
+            continue
+        runner = _runner(sessions, inputs, outputs)
+        _warm(runner, dict(zip(names, special.shapes, strict=True)), inputs, outputs)
+        choices[special.shapes] = _choice(runner, special.instances, deployment)
+    return choices, tuple(unopened)
+
+
+def _beside_others(
+    chain: Deployment | Specialised, deployment: Deployment
+) -> Iterator[tuple[SubgraphFile, tuple[int, ...]]]:
+    """The files of a chain as they are opened where a worker has several, each with its cores.
+
+    The threads of a plain session spin for some 45 ms after each run, and would take a core from
+    a run of another chain that follows. So it is opened as those are: its threads stop, and are
+    bound to cores.
+    """
+    chains: tuple[Deployment | Specialised, ...] = (deployment, *deployment.specialised)
+    cores = max((c.pinned_cores for c in chains), key=len)
+    must_stop = len(chains) > 1 and len(cores) > 1 and chain.instances == 1
+    for file in chain.subgraphs:
+        if must_stop and file.is_plain and file.threads != 1:
+            yield structs.replace(file, is_plain=False, threads=len(cores)), cores
+        else:
+            yield file, chain.pinned_cores
+
+
+def _runner(
+    sessions: Sequence[Session], inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+) -> ChainRunner:
+    chain = Chain(sessions, required(inputs), [s.name for s in outputs])
+    return ChainRunner(chain, sessions)
+
+
+def _choice(runner: ChainRunner, instances: int, deployment: Deployment) -> Choice:
+    is_limited = instances < deployment.most_instances
+    return Choice(runner, threading.Semaphore(instances) if is_limited else None)
+
+
 def _warm(
     runner: ChainRunner,
-    deployment: Deployment,
+    shapes: Mapping[TensorName, Shape],
     inputs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec],
 ) -> None:
     """The first runs allocate memory and touch the weights; requests should not pay for that."""
     try:
-        feeds = random_arrays(inputs, dict(deployment.warm_shapes), np.random.default_rng(0))
+        feeds = random_arrays(inputs, shapes, np.random.default_rng(0))
         for _ in range(_WARM_RUNS):
             runner.run(feeds, [s.name for s in outputs])
     except EdgeAgentError as error:

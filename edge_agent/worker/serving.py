@@ -28,6 +28,7 @@ from edge_agent.wire.frames import Buffer, fill
 from edge_agent.wire.messages import (
     AgentToWorker,
     Codec,
+    Counted,
     Failure,
     Forget,
     GiveBack,
@@ -44,6 +45,7 @@ from edge_agent.wire.messages import (
     error_text,
 )
 from edge_agent.wire.messages import Tally as KeepTally
+from edge_agent.worker.by_shape import ShapeCounter
 from edge_agent.worker.lent import LentConnection, NotAsLent
 
 log = logging.getLogger(__name__)
@@ -70,7 +72,16 @@ class Runner(Protocol):
 class Serving:
     """The runner threads of one worker."""
 
-    def __init__(self, stream: FrameStream, runner: Runner, epoch: Epoch, instances: int) -> None:
+    def __init__(
+        self,
+        stream: FrameStream,
+        runner: Runner,
+        epoch: Epoch,
+        instances: int,
+        counter: ShapeCounter | None = None,
+    ) -> None:
+        """`counter` is what `runner` counts with, for this to tell the agent of it."""
+        self._counter = counter
         self._stream = stream
         self._runner = runner
         self._epoch = epoch
@@ -128,7 +139,10 @@ class Serving:
             if self._ended.is_set():
                 return None
             try:
-                return self._next()
+                found = self._next()
+                if self._counter is not None:
+                    self._counter.will_count()
+                return found
             except BaseException:
                 # Before another thread waits for what never comes.
                 self._ended.set()
@@ -141,7 +155,9 @@ class Serving:
                 answer = self._from_agent()
             else:
                 if not self._events:
-                    self._events = self._poll.poll()
+                    self._events = self._poll.poll(self._tell_counts())
+                if not self._events:
+                    continue
                 fd, _ = self._events.pop(0)
                 lent = self._lent.get(fd)
                 if lent is not None:
@@ -152,6 +168,21 @@ class Serving:
                     continue  # given back since
             if answer is not None:
                 return answer
+
+    def _tell_counts(self) -> float | None:
+        """Tell the agent which shapes are asked, if it is time; seconds until it may be next.
+
+        Here nobody waits for this thread: it has answered, and is about to wait itself.
+        """
+        if self._counter is None:
+            return None
+        wait_s = self._counter.wait_s()
+        if wait_s == 0.0:
+            counts = self._counter.news()
+            if counts is not None:
+                self._send(Counted(counts))
+            return None
+        return wait_s
 
     def _from_agent(self) -> Callable[[], None] | None:
         raw, payload = self._stream.receive()

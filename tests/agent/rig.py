@@ -39,6 +39,7 @@ from edge_agent.wire.messages import (
     Result,
     Run,
     RunError,
+    ShapeCounts,
     SubgraphFile,
     decode,
 )
@@ -98,6 +99,9 @@ class RecordedEvents:
 
     def is_drained(self) -> None:
         self.events.put(("drained", None))
+
+    def has_counted(self, counts: ShapeCounts) -> None:
+        self.events.put(("counted", counts))
 
     def next(self) -> tuple[str, object]:
         return self.events.get(timeout=WAIT_S)

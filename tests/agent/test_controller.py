@@ -7,6 +7,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -17,14 +18,27 @@ from onnx import TensorProto, helper
 
 from edge_agent.agent.controller import Controller
 from edge_agent.agent.datapath import DataPath
+from edge_agent.agent.kept import Specialisation
 from edge_agent.agent.lanes import Lane
+from edge_agent.agent.loaded import Loaded
 from edge_agent.agent.processes import Child
 from edge_agent.agent.stores import Stores
 from edge_agent.agent.workers import Serve, Worker, Workers
 from edge_agent.config import Settings
 from edge_agent.errors import ModelRefused, RuntimeUnavailable, UnknownModel, WorkerLost
 from edge_agent.plans import Target
-from edge_agent.wire.messages import Deployment, Load, RunError, SubgraphFile
+from edge_agent.wire.messages import (
+    Counted,
+    Deployment,
+    Load,
+    Ready,
+    RunError,
+    ShapeCount,
+    ShapeCounts,
+    Specialised,
+    SubgraphFile,
+    Unopened,
+)
 from tests.agent.rig import Rig, WorkerEnd, X, wait_until
 
 
@@ -127,9 +141,14 @@ class FakeWorkers:
         return self.opening
 
     def start(
-        self, lane: Lane, serve: Serve, child: FakeChild, on_lost: Callable[[Worker], None]
+        self,
+        lane: Lane,
+        serve: Serve,
+        child: FakeChild,
+        on_lost: Callable[[Worker], None],
+        on_counted: Callable[[Worker, ShapeCounts], None],
     ) -> Worker:
-        worker = Worker(cast(Child, child), serve, on_lost)
+        worker = Worker(cast(Child, child), serve, on_lost, on_counted)
         ours, end = self.rig.stream()
         deployment = Deployment(
             epoch=serve.epoch,
@@ -360,3 +379,100 @@ def test_a_worker_reported_dead_after_its_model_was_unloaded_is_not_replaced(
         assert loaded.is_gone.is_set()
     reporting.result(10.0)
     assert len(models.workers.workers) == started
+
+
+SPECIAL = Specialised(
+    shapes=((1, 2),),
+    subgraphs=(SubgraphFile(path="/c/s.onnx", level="none", threads=1, is_plain=False),),
+    instances=1,
+    pinned_cores=(),
+)
+
+
+def specialised(loaded: Loaded) -> None:
+    """As if subgraphs of its own served one shape of the model."""
+    made = Specialisation(shapes=SPECIAL.shapes, plan=None, reason="it is faster", serve=SPECIAL)
+    loaded.specialisations = (made,)
+    loaded.serve = replace(loaded.serve, specialised=(SPECIAL,))
+
+
+def test_specialised_subgraphs_are_served_by_a_new_worker_that_takes_over(
+    models: Models, tmp_path: Path
+) -> None:
+    loaded = models.controller.load(load(write(tmp_path / "m.onnx")))
+    before = loaded.serve.epoch.number
+    models.controller.deploy_specialised(loaded, (SPECIAL,))
+    assert models.workers.workers[-1].serve.specialised == (SPECIAL,)
+    assert loaded.worker is models.workers.workers[-1]
+    assert loaded.serve.epoch.number > before
+    np.testing.assert_array_equal(models.infer("m"), X * 2)
+
+
+def test_what_a_worker_cannot_open_is_not_used_and_told(models: Models, tmp_path: Path) -> None:
+    def without(end: WorkerEnd) -> None:
+        unopened = (Unopened(SPECIAL.shapes, "the file is damaged"),)
+        end.send(Ready(end.epoch, (), (), 0.1, unopened=unopened))
+        end.serve_in_thread()
+
+    loaded = models.controller.load(load(write(tmp_path / "m.onnx")))
+    specialised(loaded)
+    models.workers.steps = [without]
+    models.controller.deploy_specialised(loaded, (SPECIAL,))
+    assert loaded.serve.specialised == ()
+    (found,) = loaded.specialisations
+    assert (found.serve, found.reason) == (None, "the file is damaged")
+    np.testing.assert_array_equal(models.infer("m"), X * 2)
+
+
+def test_a_worker_that_dies_again_is_replaced_by_one_without_specialised_subgraphs(
+    models: Models, tmp_path: Path
+) -> None:
+    def die_with_the_first_request(end: WorkerEnd) -> None:
+        end.say_ready()
+        threading.Thread(target=lambda: (end.take(), end.close())).start()
+
+    models.workers.steps = [die_with_the_first_request, die_with_the_first_request]
+    loaded = models.controller.load(load(write(tmp_path / "m.onnx")))
+    specialised(loaded)
+    np.testing.assert_array_equal(models.infer("m"), X * 2)
+    assert [len(w.serve.specialised) for w in models.workers.workers] == [0, 1, 0]
+    assert loaded.specialisations[0].reason == "the worker died again and again"
+
+
+def test_specialised_subgraphs_that_cannot_be_opened_do_not_take_the_plan_with_them(
+    models: Models, tmp_path: Path
+) -> None:
+    ends: list[WorkerEnd] = []
+
+    def first(end: WorkerEnd) -> None:
+        end.say_ready()
+        ends.append(end)
+
+    models.workers.steps = [first, WorkerEnd.close]
+    loaded = models.controller.load(load(write(tmp_path / "m.onnx")))
+    specialised(loaded)
+    general = loaded.serve.subgraphs
+    ends[0].close()
+    np.testing.assert_array_equal(models.infer("m"), X * 2)
+    assert loaded.serve.specialised == ()
+    assert loaded.serve.subgraphs == general
+    assert loaded.specialisations[0].reason.startswith("the worker could not be opened: ")
+
+
+def test_what_the_worker_counts_is_known_and_goes_on_with_the_next_one(
+    models: Models, tmp_path: Path
+) -> None:
+    ends: list[WorkerEnd] = []
+
+    def counting(end: WorkerEnd) -> None:
+        is_ready(end)
+        ends.append(end)
+
+    models.workers.steps = [counting]
+    loaded = models.controller.load(load(write(tmp_path / "m.onnx")))
+    assert models.workers.workers[0].serve.counted == ()
+    counts = (ShapeCount(((1, 2),), 20),)
+    ends[0].send(Counted(counts))
+    wait_until(lambda: loaded.counted == counts, "the counts are known")
+    models.controller.deploy_specialised(loaded, (SPECIAL,))
+    assert models.workers.workers[1].serve.counted == counts

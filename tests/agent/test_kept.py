@@ -7,21 +7,40 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.agent.kept import Kept, load_kept, save_kept
+from edge_agent.agent.kept import Kept, Specialisation, load_kept, save_kept
 from edge_agent.store.records import PlanStore
 from edge_agent.subgraphs import ModelId
 from edge_agent.tensors import TensorName
-from edge_agent.wire.messages import SubgraphFile
+from edge_agent.wire.messages import ShapeCount, Specialised, SubgraphFile
 from tests.agent.made_lanes import spec
 
+FILE = SubgraphFile(path="/c/graph.onnx", level="none", threads=2, is_plain=False)
 KEPT = Kept(
     model=ModelId("a" * 64),
     inputs=(spec("x", "N", None, 3),),
     outputs=(spec("y"),),
-    subgraphs=(SubgraphFile(path="/c/graph.onnx", level="none", threads=2, is_plain=False),),
+    subgraphs=(FILE,),
     instances=2,
     pinned_cores=(0, 1),
     warm_shapes=((TensorName("x"), (1, 2, 3)),),
+    specialisations=(
+        Specialisation(
+            shapes=((1, 2, 3), ()),
+            plan=None,
+            reason="it is faster",
+            serve=Specialised(
+                shapes=((1, 2, 3), ()),
+                subgraphs=(
+                    SubgraphFile(path="/c/s.onnx", level="none", threads=1, is_plain=False),
+                ),
+                instances=1,
+                pinned_cores=(),
+            ),
+            is_stale=True,
+        ),
+        Specialisation(shapes=((4, 2, 3), ()), plan=None, reason="it failed", serve=None),
+    ),
+    counted=(ShapeCount(((1, 2, 3), ()), 40),),
 )
 
 

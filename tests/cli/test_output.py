@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,9 @@ from edge_agent.cli.output import ProgressLine, print_table, size_text
 from edge_agent.devices import ComputeUnit, Device, Layout, RefusedUnit, UnitId, UnitKind
 from edge_agent.errors import BadRequest
 from edge_agent.plans import ExecutionPlan, Target
+from edge_agent.profiles import RatioInterval
 from edge_agent.subgraphs import ModelId
+from edge_agent.tensors import TensorName
 from edge_agent.wire.messages import (
     AskDevices,
     AskModels,
@@ -26,7 +29,9 @@ from edge_agent.wire.messages import (
     Load,
     Models,
     Plan,
+    PlanInMaking,
     Replan,
+    SpecialisedState,
     Status,
     Unload,
 )
@@ -187,6 +192,75 @@ def test_a_plan_is_shown_in_short_explained_and_as_json(
         assert out == 'model "m": plain ONNX Runtime\nnothing was measured to be faster\n'
         assert "nothing was measured" in shown(capsys, agent, "plan", "m", "--explain")[0]
         assert json.loads(shown(capsys, agent, "plan", "m", "--json")[0])["is_plain"] is True
+
+
+def test_the_plan_for_shapes_is_waited_for_and_shown_with_where_it_flips(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    special = replace(
+        PLAN, shapes=((TensorName("x"), (4, 2)),), is_specialised=True, reason="the general plan"
+    )
+
+    class Making(Agent):
+        steps = 0
+
+        def __call__(self, asked: Asked) -> None:
+            message = asked.message
+            if isinstance(message, AskPlan) and message.shapes is not None:
+                assert message.shapes == ((TensorName("x"), (4, 2)),)
+                self.steps += 1
+                if self.steps == 1:
+                    asked.answer(PlanInMaking(0.5, "for 4x2: measuring"))
+                else:
+                    asked.answer(Plan(special))
+            else:
+                super().__call__(asked)
+
+    with FakeAgent(Making()) as agent:
+        out, err = shown(capsys, agent, "plan", "m", "--shape", "x=4x2")
+        assert out == 'model "m" for x[4,2]: plain ONNX Runtime\nthe general plan\n'
+        assert err == " 50% for 4x2: measuring\n"
+        out, _ = shown(capsys, agent, "plan", "m", "--shape", "x=4x2", "--explain")
+        assert "for these shapes alone, x[4,2]" in out
+        assert "was not profiled" in out
+        out, _ = shown(capsys, agent, "plan", "m", "--shape", "x=4x2", "--json")
+        assert sorted(json.loads(out)) == ["flips", "general", "plan"]
+
+
+def test_the_shapes_with_plans_of_their_own_are_listed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    known = {"reason": "why not", "measured_s": 0.002, "plan": "[0] cpu/NCHW/1t"}
+    says = Agent()
+    says.models = [
+        state(
+            specialised=tuple(
+                SpecialisedState(
+                    shapes=((TensorName("x"), (size, 2)),),
+                    share=size / 10,
+                    is_serving=size == 6,
+                    general_over_plan=RatioInterval(median=1.25, low=1.2, high=1.3, pairs=20),
+                    **known,  # type: ignore[arg-type]
+                )
+                for size in (6, 3)
+            ),
+            specialising="for 1x2: measuring",
+        )
+    ]
+    with FakeAgent(says) as agent:
+        for command in (["models"], ["plan", "m"]):
+            lines = shown(capsys, agent, *command)[0].splitlines()
+            assert lines[-1] == "being planned: for 1x2: measuring"
+            assert lines[-3].split() == [
+                "x[6,2]",
+                "60%",
+                "yes",
+                "2",
+                "1.250",
+                "[0]",
+                known["plan"][4:],
+            ]
+            assert lines[-2].split() == ["x[3,2]", "30%", "no", "2", "1.250", "why", "not"]
 
 
 def test_a_plan_that_is_still_made_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ from edge_agent.model.cuts import crossing
 from edge_agent.model.divide import legal_cuts
 from edge_agent.model.extract import extract
 from edge_agent.model.specs import infer_specs
-from edge_agent.tensors import Array, ElementType, TensorSpec, ValueSpecs
+from edge_agent.tensors import Array, ElementType, TensorName, TensorSpec, ValueSpecs
 from tests.model.made_models import (
     body,
     check_every_cut,
@@ -597,3 +597,29 @@ def test_every_legal_cut_of_a_random_graph_gives_the_whole(
     made: object, condition: bool, tmp_path: Path
 ) -> None:
     check_every_cut(made, {"x": X, "c": np.array(condition)}, tmp_path)
+
+
+def test_inputs_and_outputs_have_fixed_dimensions_only_if_that_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    made = model(
+        [node("Relu", ["x"], ["a"]), node("Neg", ["a"], ["y"])],
+        [value("x", ["N", 3])],
+        [value("y", ["N", 3])],
+    )
+    graph = graph_of(made, tmp_path)
+    specs = infer_specs(graph, {TensorName("x"): (5, 3)})
+
+    def dims(path: Path) -> list[list[int | str]]:
+        declared = onnx.load(path).graph
+        return [
+            [d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim]
+            for v in (*declared.input, *declared.output)
+        ]
+
+    for start, stop in ((0, 2), (0, 1), (1, 2)):
+        path = tmp_path / f"{start}-{stop}.onnx"
+        extract(graph, start, stop, path, specs, is_fixed=True)
+        assert dims(path) == [[5, 3], [5, 3]]
+    extract(graph, 0, 2, path, specs)
+    assert dims(path) == [["N", 3], ["N", 3]]

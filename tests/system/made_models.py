@@ -199,6 +199,45 @@ def convolving(path: Path, blocks: int = 4, channels: int = 32, size: int = 28) 
     return saved(model(graph), path)
 
 
+def positions(path: Path, width: int = 512, layers: int = 3) -> Path:
+    """y = tanh(x · w) + p, float32[N,L,8]: p is computed at length from L alone, so that it is a
+    constant as soon as L is known. z is L."""
+    rng = np.random.default_rng(3)
+    numbers = {"first": np.array(0, np.int64), "step": np.array(1, np.int64)}
+    numbers |= {"axis": np.array([1], np.int64), "which": np.array(1, np.int64)}
+    numbers["rates"] = rng.uniform(0.01, 1, (1, width)).astype(np.float32)
+    numbers["w"] = rng.standard_normal((8, 8)).astype(np.float32)
+    nodes = [
+        helper.make_node("Shape", ["x"], ["sizes"]),
+        helper.make_node("Gather", ["sizes", "which"], ["z"], axis=0),
+        helper.make_node("Range", ["first", "z", "step"], ["counted"]),
+        helper.make_node("Cast", ["counted"], ["places"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["places", "axis"], ["column"]),
+        helper.make_node("MatMul", ["column", "rates"], ["v0"]),
+    ]
+    for i in range(layers):
+        wide = 8 if i == layers - 1 else width
+        numbers[f"w{i}"] = (rng.standard_normal((width, wide)) / width**0.5).astype(np.float32)
+        nodes.append(helper.make_node("Sin", [f"v{i}"], [f"s{i}"]))
+        nodes.append(helper.make_node("MatMul", [f"s{i}", f"w{i}"], [f"v{i + 1}"]))
+    nodes += [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("Tanh", ["m"], ["t"]),
+        helper.make_node("Add", ["t", f"v{layers}"], ["y"]),
+    ]
+    weights = [numpy_helper.from_array(array, name) for name, array in numbers.items()]
+    dims: list[int | str] = ["N", "L", 8]
+    outputs = [value("y", dims), value("z", [], TensorProto.INT64)]
+    graph = helper.make_graph(nodes, "positions", [value("x", dims)], outputs, weights)
+    return saved(model(graph), path)
+
+
+def rows(batch: int, length: int, seed: int = 0) -> Arrays:
+    """An input of `positions`."""
+    rng = np.random.default_rng(seed)
+    return {"x": rng.standard_normal((batch, length, 8)).astype(np.float32)}
+
+
 def image(value_of_all: float = 1.0, channels: int = 32, size: int = 28) -> Arrays:
     """An input of `convolving`."""
     return {"x": np.full((1, channels, size, size), value_of_all, np.float32)}

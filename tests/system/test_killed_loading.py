@@ -11,13 +11,14 @@ from pathlib import Path
 import onnx
 import psutil
 import pytest
-from edge_agent.store.artifacts import GRAPH_FILE, ArtifactStore
 from onnx.external_data_helper import convert_model_to_external_data
 
 from edge_agent import clock
 from edge_agent.client import Client
+from edge_agent.config import Limits
 from edge_agent.errors import EdgeAgentError
 from edge_agent.store.models import ModelStore
+from edge_agent.store.pool import POOL_FOLDER, Pool
 from tests.system.conftest import StartAgent
 from tests.system.made_models import weighty, x
 from tests.system.running import Place, RunningAgent
@@ -47,10 +48,11 @@ def check_store(place: Place) -> None:
     store = ModelStore(place.state)
     for model in store.ids():
         store.verify(model)
-    artifacts = ArtifactStore(place.state / "cache")
-    compiled = place.state / "cache" / "compiled"
-    for folder in compiled.iterdir() if compiled.exists() else ():
-        assert artifacts.holds(folder / GRAPH_FILE), f"{folder} is damaged"
+    pool = Pool(place.state / POOL_FOLDER, Limits().max_compiled_bytes)
+    for manifest in pool.folder.glob("*.json"):
+        entry = pool.get(manifest.stem, thorough=True)
+        assert entry is not None, f"{manifest} is damaged"
+        entry.release()
 
 
 def check_serving(client: Client) -> None:

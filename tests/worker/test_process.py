@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from msgspec import structs
 from onnx import TensorProto, helper
 
 from edge_agent import clock
@@ -22,6 +23,7 @@ from edge_agent.transport.local import ConnectionLost, FrameStream
 from edge_agent.wire.arrays import pack_arrays, unpack_arrays
 from edge_agent.wire.messages import (
     Codec,
+    Counted,
     Deployment,
     Message,
     OpenAhead,
@@ -30,11 +32,13 @@ from edge_agent.wire.messages import (
     Ready,
     Run,
     RunError,
+    ShapeCount,
+    Specialised,
     SubgraphFile,
     WorkerMessage,
     decode,
 )
-from edge_agent.worker.opening import open_ahead, open_deployment
+from edge_agent.worker.opening import ChainRunner, open_ahead, open_deployment
 
 WAIT_S = 30.0
 CODEC = Codec()
@@ -205,3 +209,45 @@ def test_made_up_inputs_that_do_not_run_keep_no_worker_from_opening(tmp_path: Pa
     shapes = ((TensorName("v0"), (1, 3)),)
     opened = open_deployment(deployment(file(path), warm_shapes=shapes), is_background=False)
     np.testing.assert_array_equal(opened.runner.run({"v0": X}, ["v1"])["v1"], [[0.0, 2.0]])
+
+
+def test_a_worker_with_specialised_subgraphs_picks_by_shape_counts_and_tells(
+    tmp_path: Path,
+) -> None:
+    special = Specialised(
+        shapes=((3, 2),),
+        subgraphs=(file(write(tmp_path / "special.onnx", "Neg")),),
+        instances=2,
+        pinned_cores=(),
+    )
+    missing = structs.replace(special, shapes=((4, 2),), subgraphs=(file(tmp_path / "gone.onnx"),))
+    general = deployment(file(write(tmp_path / "m.onnx", "Relu")))
+    with started() as worker:
+        worker.send(structs.replace(general, specialised=(special, missing), counted=()))
+        ready, _ = worker.receive()
+        assert isinstance(ready, Ready)
+        assert [u.shapes for u in ready.unopened] == [((4, 2),)]
+        assert "gone.onnx" in ready.unopened[0].reason
+        for rows in (1, 3, 4):
+            heads, tensors = pack_arrays({"v0": np.full((rows, 2), -1, np.float32)})
+            worker.send(Run(EPOCH, rows, heads, ("v1",)), tensors)
+        got: dict[int, float] = {}
+        counted: tuple[ShapeCount, ...] = ()
+        while len(counted) < 3:
+            message, payload = worker.receive()
+            if isinstance(message, Ran):
+                first = unpack_arrays(message.tensors, payload)["v1"][0, 0]
+                got[message.sequence] = float(first)
+            else:
+                assert isinstance(message, Counted)
+                counted = message.counts
+        assert got == {1: 0.0, 3: 1.0, 4: 0.0}
+        assert counted == tuple(ShapeCount(((rows, 2),), 1) for rows in (1, 3, 4))
+
+
+def test_a_worker_counts_nothing_unless_it_is_told_to(tmp_path: Path) -> None:
+    opened = open_deployment(
+        deployment(file(write(tmp_path / "m.onnx", "Relu"))), is_background=False
+    )
+    assert opened.counter is None
+    assert isinstance(opened.runner, ChainRunner)

@@ -24,15 +24,18 @@ from edge_agent.wire.arrays import pack_arrays, unpack_arrays
 from edge_agent.wire.frames import frame_parts
 from edge_agent.wire.messages import (
     Codec,
+    Counted,
     Forget,
     Place,
     Ran,
     Ready,
     Run,
     RunError,
+    ShapeCount,
     WorkerMessage,
     decode,
 )
+from edge_agent.worker.by_shape import REPORT_S, ShapeCounter
 from edge_agent.worker.serving import Serving
 
 WAIT_S = 10.0
@@ -89,11 +92,14 @@ class AgentEnd:
 
 
 @contextmanager
-def serving(instances: int = 1) -> Iterator[AgentEnd]:
+def serving(
+    instances: int = 1, runner: Doubling | None = None, counter: ShapeCounter | None = None
+) -> Iterator[AgentEnd]:
     """A worker in threads of this process, whose end of the stream closes when it is done."""
     ours, theirs = local.pair()
-    runner, ended = Doubling(), threading.Event()
-    serves = Serving(FrameStream(theirs, takes_descriptors=True), runner, EPOCH, instances)
+    runner, ended = runner or Doubling(), threading.Event()
+    stream = FrameStream(theirs, takes_descriptors=True)
+    serves = Serving(stream, runner, EPOCH, instances, counter)
 
     def run() -> None:
         try:
@@ -287,3 +293,42 @@ def test_the_end_of_the_stream_ends_all_threads() -> None:
         agent.send()
         agent.receive()
     assert agent.ended.is_set()
+
+
+class Later:
+    """A clock by which more time has passed whenever somebody looks."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        self.now_s += REPORT_S
+        return self.now_s
+
+
+class CountingShapes(Doubling):
+    """Counts as `by_shape.ByShape` does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counter = ShapeCounter((), Later())
+
+    def run(self, feeds: Arrays, outputs: Sequence[str]) -> Arrays:
+        self.counter.count((feeds["x"].shape,))
+        return super().run(feeds, outputs)
+
+
+@pytest.mark.parametrize("instances", [1, 2])
+def test_the_agent_is_told_which_shapes_come_after_the_answers(instances: int) -> None:
+    runner = CountingShapes()
+    with serving(instances, runner, runner.counter) as agent:
+        for sequence in range(3):
+            agent.send(sequence)
+        got = [agent.receive()[0] for _ in range(4)]
+        assert sum(isinstance(message, Ran) for message in got) == 3
+        counted = [message for message in got if isinstance(message, Counted)]
+        while sum(c.count for c in counted[-1].counts) < 3:
+            message, _ = agent.receive()
+            assert isinstance(message, Counted)
+            counted.append(message)
+        assert counted[-1].counts == (ShapeCount((X.shape,), 3),)

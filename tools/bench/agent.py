@@ -53,8 +53,9 @@ def command(name: str = "edge-agent") -> str:
 
 
 @contextmanager
-def running_agent() -> Iterator[RunningAgent]:
-    """A new agent with a socket and a state folder of its own, ended and removed on leaving.
+def running_agent(config: str = "") -> Iterator[RunningAgent]:
+    """A new agent with a socket, a state folder and settings of its own, ended and removed on
+    leaving.
 
     Raises:
         AgentFailed: it was not ready, or did not end, in time.
@@ -64,6 +65,10 @@ def running_agent() -> Iterator[RunningAgent]:
         socket = str(Path(folder) / "agent.sock")
         serve = [command(), "serve", "--json", "--socket", socket]
         serve += ["--state", str(Path(folder) / "state")]
+        if config:
+            config_path = Path(folder) / "config.toml"
+            config_path.write_text(config)
+            serve += ["--config", str(config_path)]
         is_done = False
         start_s = clock.monotonic_s()
         with log_path.open("w") as log:
