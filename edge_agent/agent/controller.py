@@ -19,7 +19,7 @@ from pathlib import Path
 from edge_agent import clock
 from edge_agent.agent.builders import Builder
 from edge_agent.agent.datapath import DataPath
-from edge_agent.agent.kept import Kept, save_kept
+from edge_agent.agent.kept import save_kept
 from edge_agent.agent.lanes import Lane
 from edge_agent.agent.loaded import Loaded, Planning
 from edge_agent.agent.processes import Child
@@ -53,7 +53,6 @@ from edge_agent.store.upkeep import PoolSizes
 from edge_agent.subgraphs import ModelId
 from edge_agent.wire.messages import (
     Admitted,
-    Build,
     Built,
     Load,
     Ready,
@@ -393,15 +392,7 @@ class Controller:
     def _ask_builder(self, loaded: Loaded, is_fresh: bool) -> Built:
         if loaded.builder is None:
             loaded.builder = Builder(self._settings)
-        record = loaded.record
-        message = Build(
-            model=record.model,
-            target=record.target,
-            threads=record.threads,
-            shapes=record.shapes,
-            subgraphs=record.subgraphs,
-            is_fresh=is_fresh,
-        )
+        message = loaded.asked_for(is_fresh=is_fresh)
 
         def on_progress(fraction: float, what: str) -> None:
             loaded.planning = Planning("working", fraction, what)
@@ -489,20 +480,7 @@ class Controller:
 
     def keep(self, loaded: Loaded) -> None:
         """See `specialising.Host`."""
-        serve = loaded.serve
-        kept = Kept(
-            model=loaded.record.model,
-            inputs=loaded.lane.inputs,
-            outputs=loaded.lane.outputs,
-            plan=loaded.plan,
-            subgraphs=serve.subgraphs,
-            instances=serve.instances,
-            pinned_cores=serve.pinned_cores,
-            warm_shapes=serve.warm_shapes,
-            specialisations=loaded.specialisations,
-            counted=loaded.counted,
-        )
-        save_kept(self._stores.plans, loaded.record.name, kept)
+        save_kept(self._stores.plans, loaded.record.name, loaded.kept())
         loaded.hold(self._stores.hold(loaded.serve.files))
 
     # ---- workers that died

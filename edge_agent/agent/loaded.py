@@ -7,7 +7,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from edge_agent.agent.builders import Builder
-from edge_agent.agent.kept import Specialisation
+from edge_agent.agent.kept import Kept, Specialisation
 from edge_agent.agent.lanes import Lane
 from edge_agent.agent.workers import Serve, Worker
 from edge_agent.errors import EdgeAgentError
@@ -15,7 +15,7 @@ from edge_agent.plans import ExecutionPlan
 from edge_agent.store.leases import Lease
 from edge_agent.store.registry import LoadedModel
 from edge_agent.tensors import ShapeSet, shape_names
-from edge_agent.wire.messages import ModelState, PlanInMaking, ShapeCounts, SpecialisedState
+from edge_agent.wire.messages import Build, ModelState, PlanInMaking, ShapeCounts, SpecialisedState
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,34 @@ class Loaded:
         before, self.leases = self.leases, leases
         for lease in before:
             lease.release()
+
+    def asked_for(self, *, is_fresh: bool) -> Build:
+        """What a builder is to make: the plan that the user asked for."""
+        record = self.record
+        return Build(
+            model=record.model,
+            target=record.target,
+            threads=record.threads,
+            shapes=record.shapes,
+            subgraphs=record.subgraphs,
+            is_fresh=is_fresh,
+        )
+
+    def kept(self) -> Kept:
+        """What is to be on disk of it."""
+        serve = self.serve
+        return Kept(
+            model=self.record.model,
+            inputs=self.lane.inputs,
+            outputs=self.lane.outputs,
+            plan=self.plan,
+            subgraphs=serve.subgraphs,
+            instances=serve.instances,
+            pinned_cores=serve.pinned_cores,
+            warm_shapes=serve.warm_shapes,
+            specialisations=self.specialisations,
+            counted=self.counted,
+        )
 
     def state(self, memory_bytes: int | None) -> ModelState:
         """The model as `models` and `status` show it."""
