@@ -14,6 +14,7 @@ from edge_agent.planning.explain import interval_text
 from edge_agent.plans import CandidatePlan, ExecutionPlan
 from edge_agent.profiling.ratio import Run, compare_with_control, is_better
 from edge_agent.profiling.verify import Verification
+from edge_agent.tensors import required
 from edge_agent.wire.messages import General
 
 _FINAL_PAIRS = 12
@@ -88,7 +89,7 @@ def _general_run(general: General, subject: Subject) -> Iterator[Run]:
     sessions = [open_file(file, general.pinned_cores) for file in general.subgraphs]
     summary = subject.workshop.summary
     outputs = [spec.name for spec in summary.outputs]
-    chain = Chain(sessions, [spec.name for spec in summary.inputs], outputs)
+    chain = Chain(sessions, required(summary.inputs), outputs)
     sample = subject.samples[0]
     pinned = next((s for s in sessions if s.pinned_cores), sessions[0])
 
