@@ -24,6 +24,7 @@ class LaneMachine(RuleBasedStateMachine):
         self.requests: dict[int, Request] = {}
         self.workers: list[FakeWorker] = []
         """Alive and in the lane: the last may be active, the others drain."""
+        self.deaths_while_draining = 0
         self.now_s = 0.0
 
     # ---- what happens
@@ -70,6 +71,7 @@ class LaneMachine(RuleBasedStateMachine):
     def die(self, data: st.DataObject) -> None:
         worker = data.draw(st.sampled_from(self.workers))
         was_active = worker.station is self.model.active
+        self.deaths_while_draining += not was_active
         had = [r for r in worker.station.has.values() if not r.is_done]
         self.workers.remove(worker)
         assert self.model.lost(worker.station) == was_active
@@ -149,7 +151,7 @@ class LaneMachine(RuleBasedStateMachine):
         if self.model.quarantine is not None:
             assert self.model.in_flight == 0
             assert max((r.deaths for r in self.requests.values()), default=0) <= (
-                DEATHS_TO_QUARANTINE + len(self.workers)
+                DEATHS_TO_QUARANTINE + self.deaths_while_draining
             )
 
     def teardown(self) -> None:
