@@ -282,6 +282,22 @@ def test_operators_that_are_used_wrongly_are_refused(made: Any, reason: str) -> 
     assert reason in refusal(good(nodes=[made]))
 
 
+@pytest.mark.parametrize(
+    "equation", ["ij,jk\0->ik", "ij,jk-", "ij,j\nk->ik", "ij;jk->ik", "ij->->i"]
+)
+def test_equations_that_shape_inference_never_gets_to_the_end_of_are_refused(
+    equation: str,
+) -> None:
+    made = good(nodes=[node("Einsum", ["x", "x"], ["y"], equation=equation)])
+    assert 'node 0 (Einsum): attribute "equation": got' in refusal(made)
+    made.graph.node[0].attribute[0].s = b"..ij, jk -> ...ik"
+    check(made, NAME, None, LIMITS, None)
+    inside = calling(1, 1)
+    inside.functions[0].node[0].CopyFrom(node("Einsum", ["p", "p"], ["q"]))
+    inside.functions[0].node[0].attribute.add(name="equation", type=3, ref_attr_name="e")
+    assert 'attribute "equation" is that of a function, want it in the node' in refusal(inside)
+
+
 def test_an_attribute_that_is_given_twice_is_refused() -> None:
     made = good(nodes=[node("Concat", ["x", "x"], ["y"], axis=0)])
     made.graph.node[0].attribute.append(made.graph.node[0].attribute[0])

@@ -165,6 +165,8 @@ def _damage_field(root: onnx.ModelProto, rng: random.Random) -> None:
         _damage_list(content, descriptor, rng)
     elif rng.random() < 0.25:
         message.ClearField(descriptor.name)
+    elif isinstance(content, bytes) and content and rng.random() < 0.7:
+        setattr(message, descriptor.name, damaged_bytes(content, rng))
     else:
         setattr(message, descriptor.name, _value(descriptor, rng, list(_names(root))))
 
@@ -203,6 +205,8 @@ def _damage_list(content: Any, descriptor: FieldDescriptor, rng: random.Random) 
         at = rng.randrange(len(content))
         if rng.random() < 0.4:
             del content[at]
+        elif isinstance(content[at], bytes) and content[at] and rng.random() < 0.7:
+            content[at] = damaged_bytes(content[at], rng)
         else:
             content[at] = _value(descriptor, rng, [])
     else:
