@@ -81,8 +81,13 @@ class Stores:
         Raises: StorageError if one is gone or damaged.
         """
         leases: list[Lease] = []
-        for file in subgraphs:
-            entry = None if file.compiled_for is None else entry_of(Path(file.path))
-            if entry is not None:
-                leases.append(entry.lease)
+        try:
+            for file in subgraphs:
+                entry = None if file.compiled_for is None else entry_of(Path(file.path))
+                if entry is not None:
+                    leases.append(entry.lease)
+        except StorageError:
+            for lease in leases:
+                lease.release()
+            raise
         return tuple(leases)

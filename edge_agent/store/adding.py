@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from pathlib import Path
 from typing import Self
 
 from edge_agent.store.blobs import Blobs, Region, digest_of
 from edge_agent.store.folder import make_folder, write_file
 from edge_agent.store.leases import take_lease
-from edge_agent.store.manifests import Entry, EntryKind, Manifest, Manifests, graph_sha256
+from edge_agent.store.manifests import (
+    Entry,
+    EntryKind,
+    Manifest,
+    Manifests,
+    graph_sha256,
+    is_disowned,
+)
 
 
 class Adding:
@@ -25,12 +32,14 @@ class Adding:
         self._kind = kind
         self._made = made
         known, _ = manifests.all()
-        self._used: dict[str, set[Region]] = {}
+        self._used = _by_blob(known.values())
         """What other entries map, by blob."""
-        for manifest in known.values():
-            for region in manifest.regions:
-                self._used.setdefault(region.blob, set()).add(region)
+        self._offered = _by_blob(m for path, m in known.items() if not is_disowned(path))
+        """What this one may map too: disowned entries may map a file that has been replaced, or
+        were disowned because they are damaged."""
         self._regions: dict[Region, None] = {}
+        self._published: Path | None = None
+        """Where the manifest is being written."""
         self._before_bytes: dict[str, int] = {}
         """How long the files have to be again, unless this is published."""
         self._written: dict[str, bool] = {}
@@ -48,7 +57,8 @@ class Adding:
         if is_new:
             self._written[region.blob] = True
             if region.blob in self._used:
-                self._forget_forms(region.blob)
+                # The file of a damaged tensor was replaced: the forms behind it are gone.
+                self._drop_users({r for r in self._used[region.blob] if r.offset_bytes})
             else:
                 self._before_bytes.setdefault(region.blob, 0)
         self._regions[region] = None
@@ -61,25 +71,29 @@ class Adding:
         Raises: StorageError; what `chunks` raises.
         """
         blob = location.rpartition("/")[2]
-        used = self._used.get(blob, set()) | {r for r in self._regions if r.blob == blob}
-        offsets = {(r.length_bytes, r.sha256): r for r in used}
-        if (known := digest_of(chunks)) in offsets:
-            self._regions[offsets[known]] = None
-            return offsets[known].offset_bytes
-        used_bytes = max(region.stop_bytes for region in used)
+        own = {r for r in self._regions if r.blob == blob}
+        known = digest_of(chunks)
+        for region in own | self._offered.get(blob, set()):
+            if (region.length_bytes, region.sha256) == known:
+                if self._blobs.is_intact(region):
+                    self._regions[region] = None
+                    return region.offset_bytes
+                self._drop_users({region})
+        used_bytes = max(region.stop_bytes for region in own | self._used.get(blob, set()))
         self._before_bytes.setdefault(blob, used_bytes)
         self._written.setdefault(blob, self._blobs.is_sealed(blob))
         made = self._blobs.append(blob, chunks, used_bytes)
         self._regions[made] = None
         return made.offset_bytes
 
-    def _forget_forms(self, blob: str) -> None:
-        """The file of a damaged tensor was replaced: the forms behind it are gone."""
+    def _drop_users(self, lost: Set[Region]) -> None:
+        """Let nobody begin to use what maps these regions any more."""
         known, _ = self._manifests.all()
         for path, manifest in known.items():
-            if any(r.blob == blob and r.offset_bytes for r in manifest.regions):
+            if not is_disowned(path) and not lost.isdisjoint(manifest.regions):
                 self._manifests.drop(path)
-        self._used[blob] = {r for r in self._used[blob] if r.offset_bytes == 0}
+        for regions in self._offered.values():
+            regions -= lost
 
     def publish(self, key: str, graph: bytes, description: str) -> Entry:
         """Force all of it to disk, then give it its key, in place of what had it; returns it in
@@ -92,7 +106,7 @@ class Adding:
         for blob, is_good in self._written.items():
             self._blobs.seal(blob, is_good=is_good)
         self._blobs.sync_names()
-        manifest_path = self._manifests.path(key)
+        manifest_path = self._published = self._manifests.path(key)
         self._manifests.drop(manifest_path)
         path = self._manifests.graph(key)
         write_file(path, graph)
@@ -112,6 +126,8 @@ class Adding:
         return Entry(graph=path, manifest=manifest, lease=lease)
 
     def _undo(self) -> None:
+        if self._before_bytes and self._published is not None:
+            self._manifests.drop(self._published)
         for blob, size_bytes in self._before_bytes.items():
             self._blobs.cut(blob, size_bytes)
             if size_bytes and self._written.get(blob):
@@ -122,3 +138,11 @@ class Adding:
 
     def __exit__(self, *_: object) -> None:
         self._undo()
+
+
+def _by_blob(manifests: Iterable[Manifest]) -> dict[str, set[Region]]:
+    found: dict[str, set[Region]] = {}
+    for manifest in manifests:
+        for region in manifest.regions:
+            found.setdefault(region.blob, set()).add(region)
+    return found

@@ -127,8 +127,11 @@ class Pool:
             )
 
     def _seal_if_good(self, blobs: Set[str]) -> None:
-        """Spare the next user the reading of files of which all regions are good."""
-        with exclusively(self._lock):
+        """Spare the next user the reading of files of which all regions are good, unless somebody
+        is writing to one just now."""
+        with exclusively_now(self._lock) as is_ours:
+            if not is_ours:
+                return
             known, _ = self._manifests.all()
             for blob in blobs:
                 regions = {r for m in known.values() for r in m.regions if r.blob == blob}

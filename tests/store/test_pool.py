@@ -240,6 +240,30 @@ def test_an_entry_that_is_replaced_while_it_is_used_keeps_its_regions(pool: Pool
     assert stored(pool) == []
 
 
+def test_a_form_of_a_file_that_was_replaced_while_it_is_used_is_not_taken(pool: Pool) -> None:
+    add(pool, "k", {RAW: [PACKED]})
+    with taken(pool, "k"):
+        flip(blob_path(pool, RAW), 0)
+        add(pool, "model", {RAW: []}, kind=EntryKind.MODEL)
+        add(pool, "l", {RAW: [OTHER_PACKED]})
+        add(pool, "k", {RAW: [PACKED]})
+        assert intact(pool, "k")
+        assert intact(pool, "l")
+
+
+def test_a_damaged_form_that_another_entry_has_too_is_made_again_for_both(pool: Pool) -> None:
+    for key in "kl":
+        add(pool, key, {RAW: [PACKED]})
+    flip(blob_path(pool, RAW), PACKED_AT)
+    assert pool.get("k") is None
+    add(pool, "k", {RAW: [PACKED]})
+    assert intact(pool, "k")
+    assert pool.get("l") is None
+    add(pool, "l", {RAW: [PACKED]})
+    assert intact(pool, "l")
+    assert intact(pool, "k")
+
+
 def test_drafts_are_removed_and_those_of_dead_processes_are_swept(pool: Pool) -> None:
     with pool.drafts() as drafts:
         drafts.path("0-3.onnx").write_bytes(b"part")
