@@ -69,7 +69,8 @@ def test_planning_again_and_another_division_compile_only_what_is_new(
     start: StartAgent, place: Place, tmp_path: Path
 ) -> None:
     path = convolving(tmp_path / "net.onnx")
-    with start().client() as client:
+    # Long enough that parts are measured too, also on a busy machine.
+    with start(config="[planning]\nprofile_s = 3.0\nverify_s = 0.1\n").client() as client:
         planned(client, path, "net")
         entries, before = graphs(place), blobs(place)
         assert client.replan("net", wait=True).planning == "done"
