@@ -21,7 +21,7 @@ from edge_agent.store.models import ModelStore
 from edge_agent.store.pool import POOL_FOLDER, Pool
 from tests.system.conftest import StartAgent
 from tests.system.made_models import weighty, x
-from tests.system.running import Place, RunningAgent
+from tests.system.running import Place, RunningAgent, wait_until
 
 MIB = 1 << 20
 SIZE_BYTES = 24 * MIB
@@ -102,7 +102,8 @@ def die_once(start: StartAgent, path: Path, after_s: float, victim: str) -> str:
         check_serving(client)
         client.unload("m")
         assert client.models() == ()
-    assert place.stored() == []
+    # The build that was stopped may have to end first.
+    wait_until(lambda: place.stored() == [], "nothing is left of the model")
     agent.stop()
     check_store(place)
     for sign in ("damaged", "cannot be served", "Traceback"):
