@@ -21,7 +21,9 @@ from edge_agent.client import Client
 
 READY_S = 20.0
 END_S = 10.0
-QUICK_PLANS = "[planning]\nprofile_s = 0.1\nverify_s = 0.1\n"
+BUDGETS = "[planning]\nprofile_s = 0.1\nverify_s = 0.1\n"
+QUICK_PLANS = f"{BUDGETS}[specialising]\nmost_shapes = 0\n"
+"""Nothing is measured for long, and nothing on the agent's own initiative."""
 
 
 def wait_until(is_so: Callable[[], Any], what: str, timeout_s: float = 20.0) -> Any:

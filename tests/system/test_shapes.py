@@ -26,7 +26,7 @@ from edge_agent.tensors import Shape
 from edge_agent.wire.messages import ModelState
 from tests.system.conftest import StartAgent
 from tests.system.made_models import adding, positions, rows, x
-from tests.system.running import QUICK_PLANS, Place, RunningAgent, wait_until, worker_pid
+from tests.system.running import BUDGETS, Place, RunningAgent, wait_until, worker_pid
 
 Begin = Callable[..., RunningAgent]
 
@@ -47,7 +47,7 @@ def prepared() -> Iterator[Place]:
     with tempfile.TemporaryDirectory(prefix="edge-agent-") as name:
         folder = Path(name)
         made = Place(folder=folder, state=folder / "state", socket=folder / "run" / "a.sock")
-        agent = RunningAgent(made, (), QUICK_PLANS)
+        agent = RunningAgent(made, (), BUDGETS)
         try:
             with agent.client() as client:
                 model = positions(folder / PATH)
@@ -341,7 +341,7 @@ def test_requests_of_a_model_with_fixed_dimensions_are_not_counted(
     for axis, size in enumerate((1, 96)):
         fixed.graph.input[0].type.tensor_type.shape.dim[axis].dim_value = size
     onnx.save(fixed, tmp_path / "fixed.onnx")
-    agent = begin("[specialising]\nmost_shapes = 0\n" + QUICK_PLANS)
+    agent = begin("[specialising]\nmost_shapes = 0\n" + BUDGETS)
     with agent.client() as client:
         client.unload("net")
         client.load(tmp_path / "fixed.onnx", threads=1)
