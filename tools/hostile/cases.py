@@ -30,7 +30,7 @@ def operator_seeds() -> tuple[Seed, ...]:
 
 
 def sound(with_operators: bool) -> tuple[Seed, ...]:
-    """What is damaged, each as often as the other; our own are a fourth of all where there are operators."""
+    """What is damaged, each as often as any other; beside operators, a fourth are our own."""
     own = seeds()
     return own * _OWN_TIMES + operator_seeds() if with_operators else own
 
