@@ -10,6 +10,8 @@ import onnx
 
 _TYPE_NAMES = {number: name.lower() for name, number in onnx.AttributeProto.AttributeType.items()}
 _SINGLE = onnx.defs.OpSchema.FormalParameterOption.Single
+_INTERNAL = "__"
+"""Attributes whose names begin so are notes that runtimes and checkers pass over."""
 _EQUATION = re.compile(rb"[A-Za-z ,.]*(->[A-Za-z .]*)?")
 """Of Einsum. Of others, shape inference (onnx 1.23.2, ONNX Runtime 1.32) never comes to an end."""
 _VARIADIC = onnx.defs.OpSchema.FormalParameterOption.Variadic
@@ -56,8 +58,10 @@ class OperatorRules:
             if attribute.name in seen:
                 return f'attribute "{attribute.name}" is given twice'
             seen.add(attribute.name)
-            want = self.attributes.get(attribute.name, attribute.type)
-            if attribute.type != want:
+            want = self.attributes.get(attribute.name)
+            if want is None and not attribute.name.startswith(_INTERNAL):
+                return f'attribute "{attribute.name}" is unknown'
+            if want is not None and attribute.type != want:
                 got = _TYPE_NAMES.get(attribute.type, f"type number {attribute.type}")
                 return f'attribute "{attribute.name}": got {got}, want {_TYPE_NAMES[want]}'
         return None

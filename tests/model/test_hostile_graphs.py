@@ -276,6 +276,10 @@ def test_two_versions_of_one_operator_set_are_refused() -> None:
             node("Constant", [], ["y"], value_floats=2.0),
             'node 0 (Constant): attribute "value_floats": got float, want floats',
         ),
+        (
+            node("Constant", [], ["y"], valeu_float=2.0),
+            'node 0 (Constant): attribute "valeu_float" is unknown',
+        ),
     ],
 )
 def test_operators_that_are_used_wrongly_are_refused(made: Any, reason: str) -> None:
@@ -296,6 +300,10 @@ def test_equations_that_shape_inference_never_gets_to_the_end_of_are_refused(
     inside.functions[0].node[0].CopyFrom(node("Einsum", ["p", "p"], ["q"]))
     inside.functions[0].node[0].attribute.add(name="equation", type=3, ref_attr_name="e")
     assert 'attribute "equation" is that of a function, want it in the node' in refusal(inside)
+
+
+def test_notes_among_the_attributes_pass() -> None:
+    check(good(nodes=[node("Abs", ["x"], ["y"], __note=1)]), NAME, None, LIMITS, None)
 
 
 def test_an_attribute_that_is_given_twice_is_refused() -> None:

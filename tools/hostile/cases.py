@@ -13,6 +13,7 @@ from hostile.damage import damaged_bytes, damaged_model
 from hostile.seeds import Seed, seeds
 
 MODEL_FILE = "hostile.onnx"
+_OWN_TIMES = 20
 
 
 def operator_seeds() -> tuple[Seed, ...]:
@@ -29,8 +30,9 @@ def operator_seeds() -> tuple[Seed, ...]:
 
 
 def sound(with_operators: bool) -> tuple[Seed, ...]:
-    """What is damaged."""
-    return (*seeds(), *(operator_seeds() if with_operators else ()))
+    """What is damaged, each as often as any other; beside operators, a fourth are our own."""
+    own = seeds()
+    return own * _OWN_TIMES + operator_seeds() if with_operators else own
 
 
 def write_case(number: int, among: Sequence[Seed], folder: Path) -> tuple[Path, str]:
