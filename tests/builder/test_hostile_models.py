@@ -72,6 +72,7 @@ def graph_of(text: str, folder: Path) -> ModelGraph:
     [
         'ai.onnx.ml.LabelEncoder<keys_strings = ["a"], values_int64s = [1]>',
         'ai.onnx.ml.DictVectorizer<string_vocabulary = ["a"]>',
+        "EyeLike<dtype = 1>",
         "own.Inner",
     ],
 )
