@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -12,6 +12,8 @@ _TYPE_NAMES = {number: name.lower() for name, number in onnx.AttributeProto.Attr
 _SINGLE = onnx.defs.OpSchema.FormalParameterOption.Single
 _INTERNAL = "__"
 """Attributes whose names begin so are notes that runtimes and checkers pass over."""
+_MAX_AXIS = 2**31
+"""Of LayerNormalization, shape inference takes a larger one for negative, and writes there."""
 _EQUATION = re.compile(rb"[A-Za-z ,.]*(->[A-Za-z .]*)?")
 """Of Einsum. Of others, shape inference (onnx 1.23.2, ONNX Runtime 1.32) never comes to an end."""
 _VARIADIC = onnx.defs.OpSchema.FormalParameterOption.Variadic
@@ -48,8 +50,8 @@ class OperatorRules:
         if self.has_listed_outputs and not all(node.output):
             return f"output {list(node.output).index('')} has no name, but the operator needs it"
         broken = self._attribute_broken_by(node.attribute)
-        if broken is None and node.op_type == "Einsum":
-            return _equation_broken_by(node.attribute)
+        if broken is None and node.op_type in _VALUES:
+            return _VALUES[node.op_type](node)
         return broken
 
     def _attribute_broken_by(self, attributes: Sequence[onnx.AttributeProto]) -> str | None:
@@ -64,11 +66,13 @@ class OperatorRules:
             if want is not None and attribute.type != want:
                 got = _TYPE_NAMES.get(attribute.type, f"type number {attribute.type}")
                 return f'attribute "{attribute.name}": got {got}, want {_TYPE_NAMES[want]}'
+            if attribute.name == "axis" and abs(attribute.i) >= _MAX_AXIS:
+                return f'attribute "axis": got {attribute.i}, want an axis of an array'
         return None
 
 
-def _equation_broken_by(attributes: Sequence[onnx.AttributeProto]) -> str | None:
-    for attribute in attributes:
+def _equation_broken_by(node: onnx.NodeProto) -> str | None:
+    for attribute in node.attribute:
         if attribute.ref_attr_name:
             return f'attribute "{attribute.name}" is that of a function, want it in the node'
         if attribute.name == "equation" and not _EQUATION.fullmatch(attribute.s):
@@ -77,6 +81,21 @@ def _equation_broken_by(attributes: Sequence[onnx.AttributeProto]) -> str | None
                 "dots, at most one arrow"
             )
     return None
+
+
+def _parts_broken_by(node: onnx.NodeProto) -> str | None:
+    for attribute in node.attribute:
+        got = attribute.i if attribute.name == "num_outputs" else len(node.output)
+        if got != len(node.output) and not attribute.ref_attr_name:
+            return f'attribute "num_outputs": got {got}, want {len(node.output)} as it has outputs'
+    return None
+
+
+_VALUES: Mapping[str, Callable[[onnx.NodeProto], str | None]] = {
+    "Einsum": _equation_broken_by,
+    "Split": _parts_broken_by,
+}
+"""Operators of whose attributes shape inference dies or hangs."""
 
 
 def operator_rules(op_type: str, version: int, domain: str) -> OperatorRules | None:

@@ -277,6 +277,10 @@ def test_two_versions_of_one_operator_set_are_refused() -> None:
             'node 0 (Constant): attribute "value_floats": got float, want floats',
         ),
         (
+            node("Concat", ["x", "x"], ["y"], axis=2**31),
+            'node 0 (Concat): attribute "axis": got 2147483648, want an axis of an array',
+        ),
+        (
             node("Constant", [], ["y"], valeu_float=2.0),
             'node 0 (Constant): attribute "valeu_float" is unknown',
         ),
@@ -300,6 +304,14 @@ def test_equations_that_shape_inference_never_gets_to_the_end_of_are_refused(
     inside.functions[0].node[0].CopyFrom(node("Einsum", ["p", "p"], ["q"]))
     inside.functions[0].node[0].attribute.add(name="equation", type=3, ref_attr_name="e")
     assert 'attribute "equation" is that of a function, want it in the node' in refusal(inside)
+
+
+@pytest.mark.parametrize("parts", [-1, 0, 1, 3])
+def test_a_split_into_more_or_fewer_parts_than_it_has_outputs_is_refused(parts: int) -> None:
+    made = good(nodes=[node("Split", ["x"], ["y", "z"], num_outputs=parts)], opset=18)
+    assert f'attribute "num_outputs": got {parts}, want 2 as it has outputs' in refusal(made)
+    made.graph.node[0].attribute[0].i = 2
+    check(made, NAME, None, LIMITS, None)
 
 
 def test_notes_among_the_attributes_pass() -> None:
