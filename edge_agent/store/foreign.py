@@ -118,6 +118,8 @@ def _open_without_links(folder: Path, parts: tuple[str, ...], place: str) -> int
         os.close(fd)
     try:
         found = require_still_regular(file_fd, place)
+        if found.st_nlink == 0:
+            raise ModelRefused(f"{place}: was replaced while it was opened; load the model again")
         if found.st_nlink != 1:
             raise ModelRefused(
                 f"{place}: has {found.st_nlink} names (hard links), want a regular file with one; "

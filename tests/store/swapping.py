@@ -10,10 +10,12 @@ from pathlib import Path
 
 from edge_agent.errors import ModelRefused
 
+_REASONS = ("is a FIFO, want a regular file", "was replaced while it was opened")
+
 
 def outcomes_of(attempt: Callable[[], str], path: Path) -> set[str]:
     """What comes of `attempt` while `path` turns into a FIFO and back, until it was both read and
-    refused or ten seconds are over; a refusal because of the FIFO is "refused"."""
+    refused or ten seconds are over; a refusal because of that is "refused"."""
     content = path.read_bytes()
     is_over = threading.Event()
 
@@ -29,7 +31,8 @@ def outcomes_of(attempt: Callable[[], str], path: Path) -> set[str]:
         try:
             return attempt()
         except ModelRefused as refusal:
-            return "refused" if "is a FIFO, want a regular file" in str(refusal) else str(refusal)
+            is_told = any(reason in str(refusal) for reason in _REASONS)
+            return "refused" if is_told else str(refusal)
 
     swapping = threading.Thread(target=swap)
     swapping.start()
