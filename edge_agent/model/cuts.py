@@ -29,8 +29,8 @@ class Place:
     """How many crossing values have no known size, other than lists of integers."""
     large: int
     """How many crossing values are neither small nor lists of integers: shapes, masks, states."""
-    blocked_by: str | None
-    """A crossing value that cannot be passed on; None where the model may be divided."""
+    blocked_because: str | None
+    """Which crossing value cannot be passed on and why; None where the model may be divided."""
     is_local: bool
     """Whether a sequence, a map or an optional crosses, which cannot leave the device."""
 
@@ -54,7 +54,7 @@ class _Weighing:
     def __init__(self, graph: ModelGraph, specs: ValueSpecs) -> None:
         self._users = graph.users
         self._specs = {name: specs.tensors.get(TensorName(name)) for name in graph.producers}
-        self._stuck = impassable(graph, specs)
+        self._stuck = _impassable(graph, specs)
         self._others = specs.others
         self._bytes = {name: spec_bytes(spec) for name, spec in self._specs.items()}
         largest = max((b for n, b in self._bytes.items() if b and n in graph.users), default=0)
@@ -78,7 +78,7 @@ class _Weighing:
             known_bytes=self._known_bytes,
             unknown=self._unknown,
             large=self._large,
-            blocked_by=next(iter(self._blockers), None),
+            blocked_because=next((self._stuck[TensorName(n)] for n in self._blockers), None),
             is_local=self._held > 0,
         )
 
@@ -115,7 +115,7 @@ def crossings(
     Raises:
         ModelRefused: a value crosses that cannot be passed on.
     """
-    stuck = impassable(graph, specs)
+    stuck = _impassable(graph, specs)
     sweep = _Sweep(graph)
     return tuple(_cut(graph, at, sweep.names_at(at), specs, stuck) for at in positions)
 
@@ -176,7 +176,7 @@ def _cut(
     )
 
 
-def impassable(graph: ModelGraph, specs: ValueSpecs) -> dict[TensorName, str]:
+def _impassable(graph: ModelGraph, specs: ValueSpecs) -> dict[TensorName, str]:
     """The values that one part cannot pass to the next, each with the reason, for messages.
 
     ONNX Runtime passes values between sessions as its own, whatever their type, but for optionals
@@ -185,7 +185,13 @@ def impassable(graph: ModelGraph, specs: ValueSpecs) -> dict[TensorName, str]:
     """
     computed = [TensorName(name) for name in graph.producers if name in graph.users]
     in_python = next(
-        (n for n in computed if _goes_through_python(specs.others.get(n), n in graph.inputs)), None
+        (
+            name
+            for name in computed
+            if (other := specs.others.get(name)) is not None
+            and (graph.producers[name] < 0 or other.startswith("optional"))
+        ),
+        None,
     )
     found: dict[TensorName, str] = {}
     for name in computed:
@@ -201,10 +207,6 @@ def impassable(graph: ModelGraph, specs: ValueSpecs) -> dict[TensorName, str]:
                 f'{specs.others[in_python]} "{in_python}"'
             )
     return found
-
-
-def _goes_through_python(other: str | None, is_fed: bool) -> bool:
-    return other is not None and (is_fed or other.startswith("optional"))
 
 
 def _is_extended(spec: TensorSpec | None, other: str | None) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from edge_agent.model.admit import declared_inputs, declared_outputs
 from edge_agent.model.cost import OperatorCost, operator_cost, weights_read
-from edge_agent.model.cuts import Place, bounded, crossings, impassable, places
+from edge_agent.model.cuts import Place, bounded, crossings, places
 from edge_agent.model.fusion import held_together
 from edge_agent.model.graph import ModelGraph, random_operator
 from edge_agent.subgraphs import ModelId, ModelSummary, Segment
@@ -34,7 +34,7 @@ def summarise(
     """Divide `graph` into at most `max_segments` segments and say what each demands.
 
     `specs` are those of the values for `shapes`, the input shapes in use. A cut is legal where
-    every crossing value can be passed on (see `cuts.impassable`). Of the legal ones those are kept
+    every crossing value can be passed on (see cuts.py). Of the legal ones those are kept
     that part no fusion and let one large value pass, and, where long stretches have no such place,
     those that let fewer bytes pass than the places around. A model that cannot or should not be
     divided has one segment and `undivided_because`.
@@ -46,7 +46,7 @@ def summarise(
         found = list(places(graph, specs))
         cuts = _choose(graph, found, costs, max_segments)
         if not cuts:
-            reason = _reason_without_cuts(graph, found, specs)
+            reason = _reason_without_cuts(graph, found)
     bounds = (0, *cuts, len(graph.nodes))
     return ModelSummary(
         model=model_id,
@@ -66,7 +66,7 @@ def summarise(
 
 def legal_cuts(graph: ModelGraph, specs: ValueSpecs) -> tuple[int, ...]:
     """Every position where `graph` could be divided, worth it or not."""
-    return tuple(place.position for place in places(graph, specs) if place.blocked_by is None)
+    return tuple(place.position for place in places(graph, specs) if place.blocked_because is None)
 
 
 def _reason_to_leave_whole(graph: ModelGraph) -> str | None:
@@ -83,8 +83,8 @@ def _reason_to_leave_whole(graph: ModelGraph) -> str | None:
     return None
 
 
-def _reason_without_cuts(graph: ModelGraph, found: Sequence[Place], specs: ValueSpecs) -> str:
-    legal = [place for place in found if place.blocked_by is None]
+def _reason_without_cuts(graph: ModelGraph, found: Sequence[Place]) -> str:
+    legal = [place for place in found if place.blocked_because is None]
     if legal:
         return (
             f"at each of the {len(legal)} places where it could be divided, nodes would be parted "
@@ -92,9 +92,7 @@ def _reason_without_cuts(graph: ModelGraph, found: Sequence[Place], specs: Value
             "be split off"
         )
     first = found[0]
-    assert first.blocked_by is not None
-    why = impassable(graph, specs)[TensorName(first.blocked_by)]
-    return f"no place can be divided; before {graph.label(first.position)}, {why}"
+    return f"no place can be divided; before {graph.label(first.position)}, {first.blocked_because}"
 
 
 def _choose(
@@ -102,7 +100,7 @@ def _choose(
 ) -> tuple[int, ...]:
     """The positions to divide at, ascending."""
     held = held_together(graph)
-    candidates = [p for p in found if p.blocked_by is None and not held[p.position]]
+    candidates = [p for p in found if p.blocked_because is None and not held[p.position]]
     known = max((p.known_bytes for p in found), default=0)
     price = {p.position: p.known_bytes + p.unknown * max(known, _UNKNOWN_BYTES) for p in candidates}
     work = (1 + c.operations + c.activation_bytes + c.weight_bytes for c in costs)

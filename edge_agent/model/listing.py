@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from edge_agent.model.cuts import crossing_names, impassable, places
+from edge_agent.model.cuts import crossing_names, places
 from edge_agent.model.graph import ModelGraph
-from edge_agent.tensors import TensorName, ValueSpecs
+from edge_agent.tensors import ValueSpecs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,14 +30,11 @@ def listed_places(graph: ModelGraph, specs: ValueSpecs) -> Iterator[ListedPlace]
     """
     last_given = max((graph.producers.get(name, -1) for name in graph.outputs), default=-1)
     given = set(graph.outputs)
-    stuck = impassable(graph, specs)
     for place, names in zip(places(graph, specs), crossing_names(graph), strict=True):
         before = graph.nodes[place.position - 1]
-        obstacle = None
-        if place.blocked_by is not None:
-            obstacle = stuck[TensorName(place.blocked_by)]
-        elif place.position > last_given:
+        obstacle = place.blocked_because
+        if obstacle is None and place.position > last_given:
             obstacle = "nothing behind it is an output of the model or leads to one"
-        elif not any(n in graph.users or n in given for n in before.output):
+        if obstacle is None and not any(n in graph.users or n in given for n in before.output):
             obstacle = f"{graph.label(place.position - 1)} before it gives nothing that is used"
         yield ListedPlace(position=place.position, crossing=names, obstacle=obstacle)

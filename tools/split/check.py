@@ -16,7 +16,7 @@ from edge_agent.builder.tolerance import disagreement
 from edge_agent.engine.chain import Chain
 from edge_agent.engine.session import OptimisationLevel, Session
 from edge_agent.errors import EdgeAgentError
-from edge_agent.model.cuts import impassable, places
+from edge_agent.model.cuts import places
 from edge_agent.model.extract import extract
 from edge_agent.model.graph import ModelGraph
 from edge_agent.tensors import Arrays, TensorName, ValueSpecs
@@ -63,13 +63,12 @@ def check(subject: Subject, most_cuts: int, scratch: str | None = None) -> Outco
             if n in graph.inputs and isinstance(a, np.ndarray)
         }
         specs = inner_specs(graph, shapes, folder / "probe.onnx")
-        stuck = impassable(graph, specs)
         legal = []
         for place in places(graph, specs):
-            if place.blocked_by is None:
+            why = place.blocked_because
+            if why is None:
                 legal.append(place.position)
             else:
-                why = stuck[TensorName(place.blocked_by)]
                 # By kind: without the name of the value.
                 outcome.refused[why.split('"')[-1].strip()] += 1
         chosen = random.Random(0).sample(legal, min(most_cuts, len(legal)))
