@@ -32,10 +32,11 @@ _FAILURES = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeErr
 
 def small_constants(graph: ModelGraph) -> dict[str, Array]:
     """The stored constants that may take part in computing a shape."""
+    changing = frozenset(graph.overridable)
     return {
         name: onnx.numpy_helper.to_array(tensor)
         for name, tensor in graph.constants.items()
-        if _is_small(tensor) and not is_external(tensor) and name not in graph.overridable
+        if _is_small(tensor) and not is_external(tensor) and name not in changing
     }
 
 

@@ -91,7 +91,8 @@ class ModelGraph:
         node_reads = [reads(node) for _, node in working]
         order = order_nodes([node for _, node in working], node_reads, path.name)
         roots: dict[str, tuple[str, ...]] = {name: (name,) for name in (*constants, *sparse)}
-        changing = overridable(model)
+        changeable = overridable(model)
+        changing = frozenset(changeable)
         folds = _folding(model)
         constant_nodes, kept = [], []
         for i in order:
@@ -120,7 +121,7 @@ class ModelGraph:
             file_indices=tuple(working[i][0] for i in kept),
             reads=tuple(node_reads[i] for i in kept),
             inputs=inputs,
-            overridable=changing,
+            overridable=changeable,
             outputs=tuple(dict.fromkeys(v.name for v in graph.output)),
             constants=constants,
             sparse_constants=sparse,

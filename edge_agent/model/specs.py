@@ -121,8 +121,9 @@ def _inferred(
     lean.graph.name = "specs"
     lean.graph.input.extend(inputs)
     # Inference needs the values of shapes and axes; weights only need a type and a shape.
+    changing = frozenset(graph.overridable)
     for name, tensor in graph.constants.items():
-        if name in known or name in graph.overridable:
+        if name in known or name in changing:
             continue
         if (spec := spec_of_tensor(tensor)) is not None:
             lean.graph.input.append(value_info_of(spec))
