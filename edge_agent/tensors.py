@@ -64,6 +64,11 @@ class ElementType(StrEnum):
         return self in _NUMPY
 
     @property
+    def runtime_name(self) -> str:
+        """What ONNX Runtime calls the type in `tensor(float)`."""
+        return _RUNTIME_NAMES.get(self, self.value)
+
+    @property
     def bits(self) -> int:
         """Bits of one element; 0 for strings, whose size is not fixed."""
         return _BITS[self]
@@ -116,6 +121,18 @@ def _extended_dtype(element_type: ElementType) -> np.dtype[np.generic] | None:
 
     dtype: np.dtype[np.generic] = np.dtype(getattr(ml_dtypes, name))
     return dtype
+
+
+_RUNTIME_NAMES: dict[ElementType, str] = {
+    ElementType.FLOAT32: "float",
+    ElementType.FLOAT64: "double",
+}
+_BY_RUNTIME_NAME: dict[str, ElementType] = {t.runtime_name: t for t in ElementType}
+
+
+def element_type_named(runtime_name: str) -> ElementType | None:
+    """The inverse of `ElementType.runtime_name`; None if no type is called so."""
+    return _BY_RUNTIME_NAME.get(runtime_name)
 
 
 def element_type_of(dtype: np.dtype[np.generic]) -> ElementType | None:

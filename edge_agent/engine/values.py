@@ -21,14 +21,12 @@ from edge_agent.tensors import (
     ElementType,
     TensorName,
     TensorSpec,
+    element_type_named,
     pack_bits,
     size_bytes,
     unpack_bits,
 )
 
-_ELEMENT_TYPES: Final[Mapping[str, ElementType]] = {
-    {"float32": "float", "float64": "double"}.get(t.value, t.value): t for t in ElementType
-}
 _DATA_TYPES: Final[Mapping[ElementType, int]] = {
     ElementType.BFLOAT16: 16,
     ElementType.FLOAT8E4M3FN: 17,
@@ -48,7 +46,7 @@ _DATA_TYPES: Final[Mapping[ElementType, int]] = {
 def element_type_of(type_text: str) -> ElementType | None:
     """The element type in a type of ONNX Runtime such as `tensor(float)`; None if no tensor."""
     found = re.fullmatch(r"tensor\((\w+)\)", type_text)
-    return _ELEMENT_TYPES.get(found[1]) if found else None
+    return element_type_named(found[1]) if found else None
 
 
 def spec_of(declared: Any) -> TensorSpec | None:

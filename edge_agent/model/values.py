@@ -7,14 +7,12 @@ import math
 import numpy as np
 import onnx
 
-from edge_agent.tensors import ElementType, TensorName, TensorSpec, size_bytes
+from edge_agent.tensors import ElementType, TensorName, TensorSpec, element_type_named, size_bytes
 
-_NAMES = {"FLOAT": "float32", "DOUBLE": "float64"}
-_KNOWN = {t.value for t in ElementType}
 _ELEMENT_TYPES: dict[int, ElementType] = {
-    number: ElementType(_NAMES.get(name, name.lower()))
+    number: element_type
     for name, number in onnx.TensorProto.DataType.items()
-    if _NAMES.get(name, name.lower()) in _KNOWN
+    if (element_type := element_type_named(name.lower())) is not None
 }
 _DATA_TYPES = {element_type: number for number, element_type in _ELEMENT_TYPES.items()}
 
@@ -94,9 +92,7 @@ def type_text(declared: onnx.TypeProto) -> str | None:
 
 def _runtime_name(data_type: int) -> str | None:
     element_type = element_type_of(data_type)
-    if element_type is None:
-        return None
-    return {"float32": "float", "float64": "double"}.get(element_type.value, element_type.value)
+    return None if element_type is None else element_type.runtime_name
 
 
 def type_of_text(text: str) -> onnx.TypeProto:
@@ -127,7 +123,10 @@ def type_of_text(text: str) -> onnx.TypeProto:
 
 
 def _data_type_named(name: str) -> int:
-    return data_type_of(ElementType({"float": "float32", "double": "float64"}.get(name, name)))
+    element_type = element_type_named(name)
+    if element_type is None:
+        raise ValueError(f"got the element type {name!r}, want one as in tensor(float)")
+    return data_type_of(element_type)
 
 
 def value_info_of(spec: TensorSpec) -> onnx.ValueInfoProto:
