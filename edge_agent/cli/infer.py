@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from edge_agent import clock
-from edge_agent.cli.models import parse_shapes
+from edge_agent.cli.models import add_shape_option, parse_shapes
 from edge_agent.cli.output import count_text, print_json, settings_of
 from edge_agent.client import DEFAULT_DEADLINE_S, Client
 from edge_agent.errors import StorageError, UsageError
@@ -41,13 +41,7 @@ def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
     )
     infer.add_argument("--random", action="store_true", help="random values for all other inputs")
     infer.add_argument("--seed", type=int, default=0, help="seed of the random values")
-    infer.add_argument(
-        "--shape",
-        action="append",
-        default=[],
-        metavar="INPUT=1x3x224x224",
-        help="shape of a random input, where the model leaves dimensions open",
-    )
+    add_shape_option(infer, "shape of a random input, where the model leaves dimensions open")
     infer.add_argument("--repeat", type=int, default=1, metavar="N", help="how often to run it")
     infer.add_argument(
         "--outputs", metavar="NAME,NAME", help="which outputs to compute (default: all)"

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edge_agent.cli.models import parse_shapes
+from edge_agent.cli.models import add_shape_option, parse_shapes
 from edge_agent.cli.output import (
     count_text,
     print_json,
@@ -38,12 +38,9 @@ def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
         "without an agent.",
     )
     inspect.add_argument("model", metavar="MODEL.onnx")
-    inspect.add_argument(
-        "--shape",
-        action="append",
-        default=[],
-        metavar="INPUT=1x3x224x224",
-        help="shape for which bytes and work are counted, where the model leaves dimensions open",
+    add_shape_option(
+        inspect,
+        "shape for which bytes and work are counted, where the model leaves dimensions open",
     )
     inspect.add_argument(
         "--dot", action="store_true", help="print a graph of the segments for Graphviz"

@@ -37,13 +37,7 @@ def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
     load.add_argument("--name", help="how requests call it (default: the file's name)")
     load.add_argument("--target", choices=[t.value for t in Target], default="latency")
     load.add_argument("--threads", type=int, metavar="T", help="most threads of the plan")
-    load.add_argument(
-        "--shape",
-        action="append",
-        default=[],
-        metavar="INPUT=1x3x224x224",
-        help="shape to plan for, where the model leaves dimensions open",
-    )
+    add_shape_option(load, "shape to plan for, where the model leaves dimensions open")
     load.add_argument(
         "--subgraphs",
         type=int,
@@ -70,13 +64,17 @@ def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
     plan.add_argument(
         "--explain", action="store_true", help="every subgraph and every rejected candidate"
     )
-    plan.add_argument(
-        "--shape",
-        action="append",
-        default=[],
-        metavar="INPUT=1x3x224x224",
-        help="the plan for these input shapes alone, made now if there is none, and where it "
+    add_shape_option(
+        plan,
+        "the plan for these input shapes alone, made now if there is none, and where it "
         "differs; once for each input",
+    )
+
+
+def add_shape_option(command: argparse.ArgumentParser, what: str) -> None:
+    """Give `command` the option `--shape`, for `parse_shapes`."""
+    command.add_argument(
+        "--shape", action="append", default=[], metavar="INPUT=1x3x224x224", help=what
     )
 
 

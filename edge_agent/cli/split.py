@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edge_agent.cli.models import parse_shapes
+from edge_agent.cli.models import add_shape_option, parse_shapes
 from edge_agent.cli.output import (
     count_text,
     print_json,
@@ -51,12 +51,9 @@ def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
     what.add_argument("--parts", type=int, metavar="N", help="divide into N of about equal work")
     what.add_argument("--list", action="store_true", help="list the cut points worth planning with")
     split.add_argument("--all", action="store_true", help="with --list: every place, legal or not")
-    split.add_argument(
-        "--shape",
-        action="append",
-        default=[],
-        metavar="INPUT=1x3x224x224",
-        help="shape for which bytes and work are counted, where the model leaves dimensions open",
+    add_shape_option(
+        split,
+        "shape for which bytes and work are counted, where the model leaves dimensions open",
     )
     split.add_argument("--out", metavar="DIR", help="where to write (default: MODEL-parts)")
     split.add_argument("--force", action="store_true", help="replace what split wrote there before")
