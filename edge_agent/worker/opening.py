@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -32,24 +32,11 @@ from edge_agent.tensors import (
 )
 from edge_agent.wire.messages import Deployment, Specialised, SubgraphFile, Unopened, error_text
 from edge_agent.worker.by_shape import ByShape, Choice, ShapeCounter
-from edge_agent.worker.serving import Runner
+from edge_agent.worker.epochs import Opened
 
 log = logging.getLogger(__name__)
 
 _WARM_RUNS = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
-    """What a worker serves."""
-
-    runner: Runner
-    counter: ShapeCounter | None
-    """None: shapes are not counted."""
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    unopened: tuple[Unopened, ...]
-    opened_s: float
 
 
 class ChainRunner:
@@ -76,11 +63,15 @@ def load() -> None:
     load_runtime()
 
 
-def _open(file: SubgraphFile, pinned_cores: tuple[int, ...], *, is_background: bool) -> Session:
+def _open(
+    file: SubgraphFile, pinned_cores: tuple[int, ...], leases: ExitStack, *, is_background: bool
+) -> Session:
+    """The session of a file, which is not given back before `leases` are."""
     if file.compiled_for is not None:
         _check_device(file.path, file.compiled_for)
-    # For as long as this process lives, what it maps is not given back.
     entry = entry_of(Path(file.path))
+    if entry is not None:
+        leases.callback(entry.release)
     is_lean = entry is not None and file.compiled_for is None and _is_large(entry)
     return open_file(file, pinned_cores, is_idle=is_background, is_lean=is_lean)
 
@@ -110,55 +101,60 @@ def open_ahead(file: SubgraphFile, *, is_background: bool) -> Session | None:
     """
     try:
         with bounded_memory(enough_for(Path(file.path).stat().st_size)):
-            return _open(file, (), is_background=is_background)
+            # A staged file is no entry of the pool: there is nothing to hold.
+            return _open(file, (), ExitStack(), is_background=is_background)
     except EdgeAgentError as error:
         log.info("not opened ahead: %s", error)
         return None
 
 
 def open_deployment(
-    deployment: Deployment, *, is_background: bool, ahead: Session | None = None
+    deployment: Deployment,
+    counter: ShapeCounter | None = None,
+    *,
+    is_background: bool,
+    ahead: Session | None = None,
 ) -> Opened:
     """Open all sessions of a deployment, and run them on made-up inputs if shapes are given.
 
-    What is specialised and cannot be opened is left out and named.
-
-    `ahead` is the only one, if it was opened already, from another path.
+    What is specialised and cannot be opened is left out and named. `counter` is what this process
+    has counted with until now; `ahead` is the only session, if it was opened already, from another
+    path.
 
     Raises:
         ModelRefused, RuntimeUnavailable: ONNX Runtime does not open a file.
         StorageError: a compiled file is damaged, or for another processor or ONNX Runtime.
     """
     started_s = clock.precise_s()
-    if ahead is not None:
-        (file,) = deployment.subgraphs
-        ahead.path = Path(file.path)  # the file was moved there
-        sessions = [ahead]
-    else:
-        sessions = [
-            _open(file, cores, is_background=is_background)
-            for file, cores in _beside_others(deployment, deployment)
-        ]
-    inputs = deployment.inputs if deployment.inputs is not None else _inputs(sessions)
-    outputs = deployment.outputs if deployment.outputs is not None else sessions[-1].outputs
-    general = _runner(sessions, inputs, outputs)
-    if deployment.warm_shapes:
-        _warm(general, dict(deployment.warm_shapes), inputs, outputs)
-    runner: Runner = general
-    counter = None if deployment.counted is None else ShapeCounter(deployment.counted)
-    unopened: tuple[Unopened, ...] = ()
-    if counter is not None or deployment.specialised:
-        choices, unopened = _specialised(deployment, inputs, outputs, is_background=is_background)
-        general_choice = _choice(general, deployment.instances, deployment)
-        runner = ByShape(shape_names(inputs), general_choice, choices, counter)
-    return Opened(
-        runner=runner,
-        counter=counter,
-        inputs=inputs,
-        outputs=outputs,
-        unopened=unopened,
-        opened_s=clock.precise_s() - started_s,
-    )
+    with ExitStack() as leases:
+        if ahead is not None:
+            (file,) = deployment.subgraphs
+            ahead.path = Path(file.path)  # the file was moved there
+            sessions = [ahead]
+        else:
+            sessions = [
+                _open(file, cores, leases, is_background=is_background)
+                for file, cores in _beside_others(deployment, deployment)
+            ]
+        inputs = deployment.inputs if deployment.inputs is not None else _inputs(sessions)
+        outputs = deployment.outputs if deployment.outputs is not None else sessions[-1].outputs
+        general = _runner(sessions, inputs, outputs)
+        if deployment.warm_shapes:
+            _warm(general, dict(deployment.warm_shapes), inputs, outputs)
+        opened = Opened(
+            epoch=deployment.epoch,
+            runner=general,
+            instances=deployment.most_instances,
+            inputs=inputs,
+            outputs=outputs,
+        )
+        if deployment.counted is not None:
+            opened.counter = counter or ShapeCounter(deployment.counted)
+        if opened.counter is not None or deployment.specialised:
+            _add_specialised(opened, general, deployment, leases, is_background=is_background)
+        opened.leases = leases.pop_all()
+    opened.opened_s = clock.precise_s() - started_s
+    return opened
 
 
 def _inputs(sessions: Sequence[Session]) -> tuple[TensorSpec, ...]:
@@ -166,21 +162,23 @@ def _inputs(sessions: Sequence[Session]) -> tuple[TensorSpec, ...]:
     return (*sessions[0].inputs, *free.values())
 
 
-def _specialised(
+def _add_specialised(
+    opened: Opened,
+    general: ChainRunner,
     deployment: Deployment,
-    inputs: Sequence[TensorSpec],
-    outputs: Sequence[TensorSpec],
+    leases: ExitStack,
     *,
     is_background: bool,
-) -> tuple[dict[ShapeSet, Choice], tuple[Unopened, ...]]:
-    """What serves single sets of shapes, warmed up, and what of it could not be opened."""
+) -> None:
+    """Have what serves single sets of shapes opened, warmed up, and picked where they come."""
     choices: dict[ShapeSet, Choice] = {}
     unopened: list[Unopened] = []
+    inputs, outputs = opened.inputs, opened.outputs
     names = shape_names(inputs)
     for special in deployment.specialised:
         try:
             sessions = [
-                _open(file, cores, is_background=is_background)
+                _open(file, cores, leases, is_background=is_background)
                 for file, cores in _beside_others(special, deployment)
             ]
         except EdgeAgentError as error:
@@ -190,7 +188,9 @@ def _specialised(
         runner = _runner(sessions, inputs, outputs)
         _warm(runner, dict(zip(names, special.shapes, strict=True)), inputs, outputs)
         choices[special.shapes] = _choice(runner, special.instances, deployment)
-    return choices, tuple(unopened)
+    general_choice = _choice(general, deployment.instances, deployment)
+    opened.runner = ByShape(names, general_choice, choices, opened.counter)
+    opened.unopened = tuple(unopened)
 
 
 def _beside_others(

@@ -91,7 +91,7 @@ class RecordedEvents:
     def is_ready(self, ready: Ready) -> None:
         self.events.put(("ready", ready))
 
-    def is_refused(self, error: EdgeAgentError) -> None:
+    def is_refused(self, epoch: Epoch, error: EdgeAgentError) -> None:  # noqa: ARG002
         self.events.put(("refused", error))
 
     def is_dead(self, needs_another: bool) -> None:

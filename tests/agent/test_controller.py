@@ -372,7 +372,7 @@ def test_a_worker_reported_dead_after_its_model_was_unloaded_is_not_replaced(
     lock = models.controller._name_lock("m")
     with ThreadPoolExecutor(1) as pool, lock:
         # It is looked up while the model is there, and waits for what is done to the model.
-        reporting = pool.submit(models.controller._worker_lost, worker)
+        reporting = pool.submit(models.controller.worker_lost, worker)
         wait_until(lambda: reporting.running(), "the death is reported")
         models.controller.unload("m")
         started = len(models.workers.workers)
