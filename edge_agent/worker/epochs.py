@@ -87,26 +87,28 @@ class NextEpoch:
     """The epoch that is opened beside the one that serves, until it takes over."""
 
     def __init__(
-        self,
-        open_deployment: Callable[[Deployment, ShapeCounter | None], Opened],
-        send: Callable[[Message], None],
+        self, open_deployment: Callable[[Deployment, ShapeCounter | None], Opened]
     ) -> None:
         """Make it on a thread that is bound to no core."""
         self._open_deployment = open_deployment
-        self._send = send
         self._cores = os.sched_getaffinity(0)
         self._opening = threading.Lock()
         """Held while sessions are created: one after the other."""
         self._changing = threading.Lock()
         self._opened: Opened | None = None
 
-    def begin(self, deployment: Deployment, counter: ShapeCounter | None) -> None:
-        """Open it on another thread, which tells the agent what came of it.
+    def begin(
+        self,
+        deployment: Deployment,
+        counter: ShapeCounter | None,
+        send: Callable[[Message], None],
+    ) -> None:
+        """Open it on another thread, which sends what came of it.
 
         If one was opened before and has not taken over, it is given up.
         """
         threading.Thread(
-            target=self._open, args=(deployment, counter), name="open", daemon=True
+            target=self._open, args=(deployment, counter, send), name="open", daemon=True
         ).start()
 
     def take(self, epoch: Epoch) -> Opened:
@@ -125,11 +127,16 @@ class NextEpoch:
             before, self._opened = self._opened, opened
         return before
 
-    def _open(self, deployment: Deployment, counter: ShapeCounter | None) -> None:
+    def _open(
+        self,
+        deployment: Deployment,
+        counter: ShapeCounter | None,
+        send: Callable[[Message], None],
+    ) -> None:
         # The thread that began this may be bound, and the sessions' threads would be too.
         os.sched_setaffinity(0, self._cores)
         with self._opening, suppress(ConnectionLost):
-            self._send(self._answer(deployment, counter))
+            send(self._answer(deployment, counter))
 
     def _answer(self, deployment: Deployment, counter: ShapeCounter | None) -> Message:
         try:

@@ -75,7 +75,7 @@ class Serving:
         self._stream = stream
         self._opened = opened
         """What serves what comes from now on; changes while `_receiving` is held."""
-        self._next_epoch = NextEpoch(open_deployment, self._send)
+        self._next_epoch = NextEpoch(open_deployment)
         self._cores = os.sched_getaffinity(0)
         self._codec = Codec()
         self._memory: dict[int, memoryview] = {}
@@ -198,7 +198,7 @@ class Serving:
             case Recall(connection=number):
                 self._recall(number)
             case Deployment():
-                self._next_epoch.begin(message, self._opened.counter)
+                self._next_epoch.begin(message, self._opened.counter, self._send)
             case Switch(epoch=epoch):
                 self._opened = self._next_epoch.take(epoch)
                 self._start_threads()
