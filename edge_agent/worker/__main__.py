@@ -28,6 +28,9 @@ from edge_agent.wire.messages import (
 from edge_agent.worker.epochs import Opened
 from edge_agent.worker.serving import Serving
 
+SWITCH_S = 5e-4
+"""Longest time that the opening of an epoch keeps the interpreter from a thread that serves."""
+
 
 def _import_runtime(is_background: bool) -> None:
     # Takes longer than anything else here, and goes on while the agent checks the model.
@@ -48,6 +51,7 @@ def _end_with(stream: FrameStream) -> None:
 
 def main(arguments: list[str]) -> None:
     """Serve until the stream closes."""
+    sys.setswitchinterval(SWITCH_S)
     stream = FrameStream(socket.socket(fileno=int(arguments[0])), takes_descriptors=True)
     threading.Thread(target=_end_with, args=(stream,), daemon=True).start()
     is_background = "--background" in arguments

@@ -83,12 +83,20 @@ class Opened:
         give_back_freed()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What an epoch needs to know of the one beside which it is opened."""
+
+    counter: ShapeCounter | None
+    """It goes on with this, if shapes are counted."""
+    has_pause: Callable[[], bool]
+    """Blocks until nothing was run for a while; whether that came to be before long."""
+
+
 class NextEpoch:
     """The epoch that is opened beside the one that serves, until it takes over."""
 
-    def __init__(
-        self, open_deployment: Callable[[Deployment, ShapeCounter | None], Opened]
-    ) -> None:
+    def __init__(self, open_deployment: Callable[[Deployment, Beside], Opened]) -> None:
         """Make it on a thread that is bound to no core."""
         self._open_deployment = open_deployment
         self._cores = os.sched_getaffinity(0)
@@ -98,17 +106,14 @@ class NextEpoch:
         self._opened: Opened | None = None
 
     def begin(
-        self,
-        deployment: Deployment,
-        counter: ShapeCounter | None,
-        send: Callable[[Message], None],
+        self, deployment: Deployment, beside: Beside, send: Callable[[Message], None]
     ) -> None:
         """Open it on another thread, which sends what came of it.
 
         If one was opened before and has not taken over, it is given up.
         """
         threading.Thread(
-            target=self._open, args=(deployment, counter, send), name="open", daemon=True
+            target=self._open, args=(deployment, beside, send), name="open", daemon=True
         ).start()
 
     def take(self, epoch: Epoch) -> Opened:
@@ -128,19 +133,16 @@ class NextEpoch:
         return before
 
     def _open(
-        self,
-        deployment: Deployment,
-        counter: ShapeCounter | None,
-        send: Callable[[Message], None],
+        self, deployment: Deployment, beside: Beside, send: Callable[[Message], None]
     ) -> None:
         # The thread that began this may be bound, and the sessions' threads would be too.
         os.sched_setaffinity(0, self._cores)
         with self._opening, suppress(ConnectionLost):
-            send(self._answer(deployment, counter))
+            send(self._answer(deployment, beside))
 
-    def _answer(self, deployment: Deployment, counter: ShapeCounter | None) -> Message:
+    def _answer(self, deployment: Deployment, beside: Beside) -> Message:
         try:
-            opened = self._open_deployment(deployment, counter)
+            opened = self._open_deployment(deployment, beside)
         except EdgeAgentError as error:
             code, text = error.code, error_text(error)
         except Exception as error:

@@ -32,7 +32,7 @@ from edge_agent.tensors import (
 )
 from edge_agent.wire.messages import Deployment, Specialised, SubgraphFile, Unopened, error_text
 from edge_agent.worker.by_shape import ByShape, Choice, ShapeCounter
-from edge_agent.worker.epochs import Opened
+from edge_agent.worker.epochs import Beside, Opened
 
 log = logging.getLogger(__name__)
 
@@ -110,16 +110,16 @@ def open_ahead(file: SubgraphFile, *, is_background: bool) -> Session | None:
 
 def open_deployment(
     deployment: Deployment,
-    counter: ShapeCounter | None = None,
+    beside: Beside | None = None,
     *,
     is_background: bool,
     ahead: Session | None = None,
 ) -> Opened:
     """Open all sessions of a deployment, and run them on made-up inputs if shapes are given.
 
-    What is specialised and cannot be opened is left out and named. `counter` is what this process
-    has counted with until now; `ahead` is the only session, if it was opened already, from another
-    path.
+    What is specialised and cannot be opened is left out and named. `beside` tells of the epoch
+    that this process serves already; `ahead` is the only session, if it was opened already, from
+    another path.
 
     Raises:
         ModelRefused, RuntimeUnavailable: ONNX Runtime does not open a file.
@@ -127,70 +127,111 @@ def open_deployment(
     """
     started_s = clock.precise_s()
     with ExitStack() as leases:
-        if ahead is not None:
-            (file,) = deployment.subgraphs
-            ahead.path = Path(file.path)  # the file was moved there
-            sessions = [ahead]
-        else:
-            sessions = [
-                _open(file, cores, leases, is_background=is_background)
-                for file, cores in _beside_others(deployment, deployment)
-            ]
-        inputs = deployment.inputs if deployment.inputs is not None else _inputs(sessions)
-        outputs = deployment.outputs if deployment.outputs is not None else sessions[-1].outputs
-        general = _runner(sessions, inputs, outputs)
-        if deployment.warm_shapes:
-            _warm(general, dict(deployment.warm_shapes), inputs, outputs)
-        opened = Opened(
-            epoch=deployment.epoch,
-            runner=general,
-            instances=deployment.most_instances,
-            inputs=inputs,
-            outputs=outputs,
-        )
-        if deployment.counted is not None:
-            opened.counter = counter or ShapeCounter(deployment.counted)
-        if opened.counter is not None or deployment.specialised:
-            _add_specialised(opened, general, deployment, leases, is_background=is_background)
+        opened = _Opening(deployment, beside, leases, is_background=is_background).opened(ahead)
         opened.leases = leases.pop_all()
     opened.opened_s = clock.precise_s() - started_s
     return opened
 
 
+class _Opening:
+    """A deployment while it is opened."""
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        beside: Beside | None,
+        leases: ExitStack,
+        *,
+        is_background: bool,
+    ) -> None:
+        self._deployment = deployment
+        self._beside = beside
+        self._leases = leases
+        self._is_background = is_background
+        self._inputs: tuple[TensorSpec, ...] = ()
+        self._outputs: tuple[TensorSpec, ...] = ()
+
+    def opened(self, ahead: Session | None) -> Opened:
+        """All of it."""
+        deployment = self._deployment
+        if ahead is not None:
+            (file,) = deployment.subgraphs
+            ahead.path = Path(file.path)  # the file was moved there
+            sessions = [ahead]
+        else:
+            sessions = self._sessions(deployment)
+        inputs, outputs = deployment.inputs, deployment.outputs
+        self._inputs = inputs if inputs is not None else _inputs(sessions)
+        self._outputs = outputs if outputs is not None else sessions[-1].outputs
+        general = self._runner(sessions)
+        if deployment.warm_shapes:
+            self._warm(general, dict(deployment.warm_shapes))
+        opened = Opened(
+            epoch=deployment.epoch,
+            runner=general,
+            instances=deployment.most_instances,
+            inputs=self._inputs,
+            outputs=self._outputs,
+        )
+        if deployment.counted is not None:
+            before = None if self._beside is None else self._beside.counter
+            opened.counter = before or ShapeCounter(deployment.counted)
+        if opened.counter is not None or deployment.specialised:
+            self._add_specialised(opened, general)
+        return opened
+
+    def _sessions(self, chain: Deployment | Specialised) -> list[Session]:
+        return [
+            _open(file, cores, self._leases, is_background=self._is_background)
+            for file, cores in _beside_others(chain, self._deployment)
+        ]
+
+    def _runner(self, sessions: Sequence[Session]) -> ChainRunner:
+        chain = Chain(sessions, required(self._inputs), [s.name for s in self._outputs])
+        return ChainRunner(chain, sessions)
+
+    def _add_specialised(self, opened: Opened, general: ChainRunner) -> None:
+        """Have what serves single sets of shapes opened, warmed up, and picked where they come."""
+        choices: dict[ShapeSet, Choice] = {}
+        unopened: list[Unopened] = []
+        names = shape_names(self._inputs)
+        for special in self._deployment.specialised:
+            try:
+                runner = self._runner(self._sessions(special))
+            except EdgeAgentError as error:
+                log.warning("the subgraphs for %s cannot be opened: %s", special.shapes, error)
+                unopened.append(Unopened(special.shapes, error_text(error)))
+                continue
+            self._warm(runner, dict(zip(names, special.shapes, strict=True)))
+            choices[special.shapes] = self._choice(runner, special.instances)
+        general_choice = self._choice(general, self._deployment.instances)
+        opened.runner = ByShape(names, general_choice, choices, opened.counter)
+        opened.unopened = tuple(unopened)
+
+    def _choice(self, runner: ChainRunner, instances: int) -> Choice:
+        is_limited = instances < self._deployment.most_instances
+        return Choice(runner, threading.Semaphore(instances) if is_limited else None)
+
+    def _warm(self, runner: ChainRunner, shapes: Mapping[TensorName, Shape]) -> None:
+        """The first runs allocate memory and touch the weights; requests should not pay for that,
+        nor those of the epoch beside.
+
+        Measured on SqueezeNet with two threads on two cores that others use too, asked every 30
+        ms: such a run beside another slowed two or three requests from 28 to more than 84 ms.
+        """
+        try:
+            feeds = random_arrays(self._inputs, shapes, np.random.default_rng(0))
+            for _ in range(_WARM_RUNS):
+                if self._beside is not None and not self._beside.has_pause():
+                    return
+                runner.run(feeds, [s.name for s in self._outputs])
+        except EdgeAgentError as error:
+            log.info("made-up inputs do not run: %s", error)
+
+
 def _inputs(sessions: Sequence[Session]) -> tuple[TensorSpec, ...]:
     free = {spec.name: spec for session in sessions for spec in session.overridable}
     return (*sessions[0].inputs, *free.values())
-
-
-def _add_specialised(
-    opened: Opened,
-    general: ChainRunner,
-    deployment: Deployment,
-    leases: ExitStack,
-    *,
-    is_background: bool,
-) -> None:
-    """Have what serves single sets of shapes opened, warmed up, and picked where they come."""
-    choices: dict[ShapeSet, Choice] = {}
-    unopened: list[Unopened] = []
-    inputs, outputs = opened.inputs, opened.outputs
-    names = shape_names(inputs)
-    for special in deployment.specialised:
-        try:
-            sessions = [
-                _open(file, cores, leases, is_background=is_background)
-                for file, cores in _beside_others(special, deployment)
-            ]
-        except EdgeAgentError as error:
-            log.warning("the subgraphs for %s cannot be opened: %s", special.shapes, error)
-            unopened.append(Unopened(special.shapes, error_text(error)))
-            continue
-        runner = _runner(sessions, inputs, outputs)
-        _warm(runner, dict(zip(names, special.shapes, strict=True)), inputs, outputs)
-        choices[special.shapes] = _choice(runner, special.instances, deployment)
-    general_choice = _choice(general, deployment.instances, deployment)
-    opened.runner = ByShape(names, general_choice, choices, opened.counter)
-    opened.unopened = tuple(unopened)
 
 
 def _beside_others(
@@ -210,30 +251,3 @@ def _beside_others(
             yield structs.replace(file, is_plain=False, threads=len(cores)), cores
         else:
             yield file, chain.pinned_cores
-
-
-def _runner(
-    sessions: Sequence[Session], inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
-) -> ChainRunner:
-    chain = Chain(sessions, required(inputs), [s.name for s in outputs])
-    return ChainRunner(chain, sessions)
-
-
-def _choice(runner: ChainRunner, instances: int, deployment: Deployment) -> Choice:
-    is_limited = instances < deployment.most_instances
-    return Choice(runner, threading.Semaphore(instances) if is_limited else None)
-
-
-def _warm(
-    runner: ChainRunner,
-    shapes: Mapping[TensorName, Shape],
-    inputs: Sequence[TensorSpec],
-    outputs: Sequence[TensorSpec],
-) -> None:
-    """The first runs allocate memory and touch the weights; requests should not pay for that."""
-    try:
-        feeds = random_arrays(inputs, shapes, np.random.default_rng(0))
-        for _ in range(_WARM_RUNS):
-            runner.run(feeds, [s.name for s in outputs])
-    except EdgeAgentError as error:
-        log.info("made-up inputs do not run: %s", error)

@@ -50,13 +50,15 @@ from edge_agent.wire.messages import (
     error_text,
 )
 from edge_agent.wire.messages import Tally as KeepTally
-from edge_agent.worker.by_shape import ShapeCounter
-from edge_agent.worker.epochs import NextEpoch, Opened
+from edge_agent.worker.epochs import Beside, NextEpoch, Opened
 from edge_agent.worker.lent import LentConnection, NotAsLent
 
 log = logging.getLogger(__name__)
 
 _NO_ROOM = memoryview(b"")
+_PAUSE_S = 0.05
+_PAUSE_WITHIN_S = 0.5
+_PAUSE_POLL_S = 5e-3
 
 
 class Serving:
@@ -66,7 +68,7 @@ class Serving:
         self,
         stream: FrameStream,
         opened: Opened,
-        open_deployment: Callable[[Deployment, ShapeCounter | None], Opened],
+        open_deployment: Callable[[Deployment, Beside], Opened],
     ) -> None:
         """`opened` is served first, and what `open_deployment` gives after it.
 
@@ -77,6 +79,8 @@ class Serving:
         """What serves what comes from now on; changes while `_receiving` is held."""
         self._next_epoch = NextEpoch(open_deployment)
         self._cores = os.sched_getaffinity(0)
+        self._busy: set[int] = set()
+        """Threads that answer something."""
         self._codec = Codec()
         self._memory: dict[int, memoryview] = {}
         """What clients share, by the agent's number."""
@@ -119,14 +123,29 @@ class Serving:
             # A thread inherits the core of the one that starts it.
             os.sched_setaffinity(0, self._cores)
             opened.runner.pin_caller()
+            own = threading.get_ident()
             while (answer := self._received(opened)) is not None:
+                self._busy.add(own)
                 answer()
+                self._busy.discard(own)
             opened.leave()
         except ConnectionLost:
             self._ended.set()
         except Exception:
             log.exception("the worker broke the protocol, or the agent did")
             self._ended.set()
+
+    def _has_pause(self) -> bool:
+        quiet_since_s = now_s = clock.monotonic_s()
+        until_s = now_s + _PAUSE_WITHIN_S
+        while now_s < until_s:
+            if self._busy:
+                quiet_since_s = now_s
+            elif now_s - quiet_since_s >= _PAUSE_S:
+                return True
+            clock.sleep_s(_PAUSE_POLL_S)
+            now_s = clock.monotonic_s()
+        return False
 
     # ---- receiving
 
@@ -198,7 +217,8 @@ class Serving:
             case Recall(connection=number):
                 self._recall(number)
             case Deployment():
-                self._next_epoch.begin(message, self._opened.counter, self._send)
+                beside = Beside(counter=self._opened.counter, has_pause=self._has_pause)
+                self._next_epoch.begin(message, beside, self._send)
             case Switch(epoch=epoch):
                 self._opened = self._next_epoch.take(epoch)
                 self._start_threads()

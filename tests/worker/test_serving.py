@@ -37,7 +37,7 @@ from edge_agent.wire.messages import (
     decode,
 )
 from edge_agent.worker.by_shape import REPORT_S, ShapeCounter
-from edge_agent.worker.epochs import Opened
+from edge_agent.worker.epochs import Beside, Opened
 from edge_agent.worker.serving import Serving
 
 WAIT_S = 10.0
@@ -93,8 +93,8 @@ class AgentEnd:
         return self.ended.wait(WAIT_S)
 
 
-def never(deployment: Deployment, counter: ShapeCounter | None) -> Opened:
-    raise AssertionError(f"{deployment} is opened with {counter}")
+def never(deployment: Deployment, beside: Beside) -> Opened:
+    raise AssertionError(f"{deployment} is opened beside {beside}")
 
 
 @contextmanager
@@ -102,7 +102,7 @@ def serving(
     instances: int = 1,
     runner: Doubling | None = None,
     counter: ShapeCounter | None = None,
-    opens: Callable[[Deployment, ShapeCounter | None], Opened] = never,
+    opens: Callable[[Deployment, Beside], Opened] = never,
 ) -> Iterator[AgentEnd]:
     """A worker in threads of this process, whose end of the stream closes when it is done."""
     ours, theirs = local.pair()
