@@ -54,6 +54,9 @@ class Opened:
     opened_s: float = 0.0
     leases: ExitStack = field(default_factory=ExitStack)
     """Closed when nothing maps its files any more."""
+    reading: threading.Lock = field(default_factory=threading.Lock)
+    """Held by the one of its threads that waits for the next request. Each epoch has its own, so
+    that threads of the one before, which leave, do not wait for a request."""
     _left: int = 0
     _leaving: threading.Lock = field(default_factory=threading.Lock)
 

@@ -76,7 +76,8 @@ class Serving:
         """
         self._stream = stream
         self._opened = opened
-        """What serves what comes from now on; changes while `_receiving` is held."""
+        """What serves what comes from now on. Only threads of it read: the stream, lent
+        connections, and what belongs to reading; one at a time, which holds `reading`."""
         self._next_epoch = NextEpoch(open_deployment)
         self._cores = os.sched_getaffinity(0)
         self._busy: set[int] = set()
@@ -92,8 +93,6 @@ class Serving:
         self._tally = Tally(memoryview(bytearray(TALLY_BYTES)))
         self._lent: dict[int, LentConnection] = {}
         """By descriptor."""
-        self._receiving = threading.Lock()
-        """Held by who reads: the stream, lent connections, and what belongs to reading."""
         self._settling = threading.Lock()
         """Held by who settles a request of a lent connection, or gives one back."""
         self._sending = threading.Lock()
@@ -151,7 +150,7 @@ class Serving:
 
     def _received(self, opened: Opened) -> Callable[[], None] | None:
         """What is to be done for the next request; None if there will be none of that epoch."""
-        with self._receiving:
+        with opened.reading:
             if self._ended.is_set() or self._opened is not opened:
                 return None
             try:

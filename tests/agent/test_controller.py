@@ -131,7 +131,11 @@ class FakeWorkers:
         self.steps: list[Opened] = []
         self.children: list[FakeChild] = []
         self.workers: list[Worker] = []
+        self.ends: list[WorkerEnd] = []
         self.opening = FakeOpening()
+        real = Workers(rig.datapath)
+        self.open_beside = real.open_beside
+        self.switch = real.switch
 
     def prepare(self, *, is_background: bool) -> FakeChild:  # noqa: ARG002
         self.children.append(FakeChild())
@@ -162,6 +166,7 @@ class FakeWorkers:
         worker.station = self.rig.datapath.attach(lane, deployment, ours, worker)
         end.take_deployment()
         self.workers.append(worker)
+        self.ends.append(end)
         (self.steps.pop(0) if self.steps else is_ready)(end)
         return worker
 
