@@ -1,7 +1,7 @@
 """Takes requests off the stream and off lent connections, runs the chain of sessions, and sends
 the answers.
 
-The runner threads take turns: whoever holds the receiving lock waits for the next request, then
+The runner threads take turns: whoever holds the lock of its epoch waits for the next request, then
 passes the lock on and runs. A request is thus received, run and answered by one thread, without
 a hand-over between threads (each would cost about 50 µs).
 

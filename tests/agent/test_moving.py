@@ -19,7 +19,6 @@ from edge_agent.wire.messages import Deployment, Failure, RunError
 from tests.agent.rig import WorkerEnd, X, wait_until
 from tests.agent.test_controller import (
     SPECIAL,
-    FakeWorkers,
     Models,
     is_ready,
     load,
@@ -239,5 +238,4 @@ def test_what_cannot_be_moved_says_so(models: Models, tmp_path: Path) -> None:
     models.workers.steps = [refuse]
     with pytest.raises(StorageError, match="it is damaged"):
         deploy(models, found)
-    assert isinstance(models.workers, FakeWorkers)
     np.testing.assert_array_equal(models.infer("m"), X * 2)
