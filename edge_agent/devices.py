@@ -38,6 +38,8 @@ class ComputeUnit:
     cores: int
     """How many processor cores the unit may use; 0 where it uses none of the host's."""
     options: tuple[tuple[str, str], ...] = ()
+    opens_aside: bool = False
+    """Whether a process can open a session on it while its other threads go on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

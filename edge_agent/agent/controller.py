@@ -22,19 +22,13 @@ from edge_agent.agent.datapath import DataPath
 from edge_agent.agent.kept import save_kept
 from edge_agent.agent.lanes import Lane
 from edge_agent.agent.loaded import Loaded, Planning
+from edge_agent.agent.moving import Moving
 from edge_agent.agent.processes import Child
 from edge_agent.agent.restoring import restored
 from edge_agent.agent.specialising import Specialiser, refuse, refuse_all
 from edge_agent.agent.stores import Stores
 from edge_agent.agent.turns import GRANT_POLL_S, wait_for_quiet
-from edge_agent.agent.workers import (
-    OPEN_TIMEOUT_S,
-    Serve,
-    Worker,
-    Workers,
-    not_opened_in_time,
-    plain_subgraph,
-)
+from edge_agent.agent.workers import Serve, Worker, Workers, plain_subgraph
 from edge_agent.config import Settings
 from edge_agent.errors import (
     BuilderLost,
@@ -55,7 +49,6 @@ from edge_agent.wire.messages import (
     Admitted,
     Built,
     Load,
-    Ready,
     ShapeCounts,
     Specialised,
 )
@@ -98,6 +91,7 @@ class Controller:
         self._loads = 0
         self._is_stopping = threading.Event()
         self.specialiser = Specialiser(settings, datapath, self)
+        self._moving = Moving(datapath, workers, self)
 
     # ---- looking
 
@@ -131,7 +125,8 @@ class Controller:
         number = self._stores.registry.next_epoch(model)
         return Epoch(owner=OWNER, incarnation=self._incarnation, model=model, number=number)
 
-    def _others_serve(self) -> bool:
+    def others_serve(self) -> bool:
+        """See `moving.Host`."""
         return self._datapath.quiet_for_s() < SERVED_LATELY_S and bool(self._models)
 
     # ---- load and unload
@@ -146,7 +141,7 @@ class Controller:
         path = Path(message.path)
         name = check_name(message.name if message.name is not None else path.stem)
         with self._name_lock(name), self._loading():
-            is_background = self._others_serve()
+            is_background = self.others_serve()
             child = self._workers.prepare(is_background=is_background)
             builder: Builder | None = None
             try:
@@ -180,7 +175,7 @@ class Controller:
                 outputs=admitted.outputs,
             )
             lane = Lane(name, admitted.inputs, admitted.outputs)
-            worker, _ = self._open(lane, serve, child)
+            worker, _ = self._moving.open(lane, serve, child)
             record = LoadedModel(
                 name=name,
                 model=admitted.model,
@@ -225,25 +220,6 @@ class Controller:
                 self._stores.plans.remove_plan(name)
             raise
 
-    def _open(
-        self, lane: Lane, serve: Serve, child: Child, counted: ShapeCounts = ()
-    ) -> tuple[Worker, Ready]:
-        if self.specialiser.counts(lane):
-            serve = replace(serve, counted=counted)
-        worker = self._workers.start(lane, serve, child, self._worker_lost, self._shapes_counted)
-        try:
-            ready = worker.ready.result(OPEN_TIMEOUT_S)
-            child.restore_session()
-            return worker, ready
-        except TimeoutError:
-            child.end()
-            raise not_opened_in_time() from None
-        except WorkerLost:
-            raise
-        except EdgeAgentError:
-            self._datapath.retire(lane, worker.station)
-            raise
-
     def _install(self, loaded: Loaded) -> bool:
         """Put a model that can serve in the place of what its name stood for, if it did."""
         name = loaded.record.name
@@ -256,7 +232,7 @@ class Controller:
             self._datapath.cut_over(loaded.lane, worker.station)
         except WorkerLost:
             # Between being ready and now: it is restarted like any other.
-            self._executor.submit(self._worker_lost, worker)
+            self._executor.submit(self.worker_lost, worker)
         self._datapath.call(lambda: self._datapath.lanes.add(loaded.lane))
         if before is not None:
             self._dismiss(before)
@@ -287,7 +263,7 @@ class Controller:
         lane = loaded.lane
         while self._datapath.call(lambda: lane.in_flight):
             if self._datapath.call(lambda: lane.needs_worker):
-                self._restart(loaded)
+                self.restart(loaded)
             clock.sleep_s(GRANT_POLL_S)
         worker = loaded.worker
         if worker is not None:
@@ -411,6 +387,7 @@ class Controller:
 
     def _deploy(self, loaded: Loaded, built: Built) -> None:
         """Let the plan serve: prepare, cut over, drain, keep."""
+        loaded.opens_aside = built.opens_aside
         with self._name_lock(loaded.record.name):
             if self.is_over(loaded):
                 return
@@ -431,7 +408,7 @@ class Controller:
                 loaded.serve = serve
             else:
                 loaded.planning = Planning("working", 1.0, "moving traffic to the plan")
-                self._move(loaded, serve)
+                self._moving.move(loaded, serve, may_be_beside=not built.is_large)
             loaded.plan = built.plan
             self.specialiser.begin_anew(loaded)
             self.keep(loaded)
@@ -442,25 +419,12 @@ class Controller:
         with self._name_lock(loaded.record.name):
             if not self.is_over(loaded):
                 epoch = self._epoch(loaded.record.model)
-                self._move(loaded, replace(loaded.serve, epoch=epoch, specialised=specialised))
+                serve = replace(loaded.serve, epoch=epoch, specialised=specialised)
+                self._moving.move(loaded, serve, may_be_beside=True)
 
-    def _move(self, loaded: Loaded, serve: Serve) -> None:
-        """Let a new worker serve that, once it can."""
-        child = self._workers.prepare(is_background=self._others_serve())
-        try:
-            worker, ready = self._open(loaded.lane, serve, child, loaded.counted)
-        except EdgeAgentError:
-            child.end()
-            raise
-        # Known before it serves: if it dies at once, it is looked up.
-        before, loaded.worker = loaded.worker, worker
-        try:
-            self._datapath.cut_over(loaded.lane, worker.station)
-        except WorkerLost:
-            loaded.worker = before
-            raise
-        loaded.serve = serve
-        refuse(loaded, {u.shapes: u.reason for u in ready.unopened})
+    def counts(self, lane: Lane) -> bool:
+        """See `moving.Host`."""
+        return self.specialiser.counts(lane)
 
     def is_over(self, loaded: Loaded) -> bool:
         """See `specialising.Host`."""
@@ -470,7 +434,9 @@ class Controller:
             or loaded.lane.quarantine is not None
         )
 
-    def _shapes_counted(self, worker: Worker, counts: ShapeCounts) -> None:
+    def shapes_counted(self, worker: Worker, counts: ShapeCounts) -> None:
+        """See `moving.Host`."""
+
         def tell() -> None:
             found = next((m for m in self.all_loaded() if m.worker is worker), None)
             if found is not None:
@@ -485,17 +451,18 @@ class Controller:
 
     # ---- workers that died
 
-    def _worker_lost(self, worker: Worker) -> None:
+    def worker_lost(self, worker: Worker) -> None:
+        """See `moving.Host`."""
         found = next((m for m in self.all_loaded() if m.worker is worker), None)
         if found is None:
             return
         with self._name_lock(found.record.name):
             is_gone = found.is_gone.is_set()
             if not is_gone and self._datapath.call(lambda: found.lane.active) is None:
-                self._restart(found)
+                self.restart(found)
 
-    def _restart(self, loaded: Loaded) -> None:
-        """Give a lane without a worker another one; what waits there is answered by it."""
+    def restart(self, loaded: Loaded) -> None:
+        """See `moving.Host`; what waits in the lane is answered by the new worker."""
         lane = loaded.lane
         while not self._is_stopping.is_set():
             if self._datapath.call(lambda: lane.quarantine) is not None:
@@ -507,7 +474,7 @@ class Controller:
             try:
                 files = self._stores.in_place(loaded.record.model, loaded.serve.subgraphs)
                 loaded.serve = replace(loaded.serve, subgraphs=files)
-                loaded.worker, ready = self._open(lane, loaded.serve, child, loaded.counted)
+                loaded.worker, ready = self._moving.open(lane, loaded.serve, child, loaded.counted)
                 refuse(loaded, {u.shapes: u.reason for u in ready.unopened})
                 self._serve_again(loaded)
                 return
@@ -584,7 +551,7 @@ class Controller:
     def _open_restored(self, loaded: Loaded) -> None:
         with self._name_lock(loaded.record.name):
             if not loaded.is_gone.is_set():
-                self._restart(loaded)
+                self.restart(loaded)
                 loaded.lane.restarts = 0
                 self.specialiser.consider(loaded)
 

@@ -180,6 +180,23 @@ class DataPath:
         """
         self.call(lambda: self._stations.cut_over(lane, station))
 
+    def open_beside(self, station: Station, deployment: Deployment) -> None:
+        """Tell a worker that serves to open another epoch.
+
+        Raises:
+            WorkerLost: it is dead.
+        """
+        self.call(lambda: self._stations.open_beside(station, deployment))
+
+    def switch(self, lane: Lane, station: Station, deployment: Deployment) -> None:
+        """Let a worker that serves go on with an epoch that it opened.
+
+        Raises:
+            WorkerLost: it died, or was retired, since that was ready.
+        """
+        epoch, window = deployment.epoch, deployment.most_instances + AHEAD
+        self.call(lambda: self._stations.switch(lane, station, epoch, window))
+
     def retire(self, lane: Lane, station: Station) -> None:
         """Take a worker out of its lane: it ends when what it has is answered."""
         self.call(lambda: self._stations.retire(lane, station))

@@ -81,7 +81,7 @@ class Sender(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Station:
-    """A worker process as the lane sees it: an epoch, and the requests it has."""
+    """A worker process as the lane sees it: the epoch it serves, and the requests it has."""
 
     epoch: Epoch
     sender: Sender
@@ -100,6 +100,12 @@ class Station:
     def live(self) -> int:
         """How many of its requests are still awaited: not expired, not abandoned."""
         return sum(not request.is_done for request in self.has.values()) + self.running
+
+    @property
+    def runs_for_nobody(self) -> bool:
+        """Whether something that it may be running is not awaited any more: a run cannot be
+        stopped, and may take for ever."""
+        return self.abandoned > 0 or any(request.is_done for request in self.has.values())
 
     @property
     def running(self) -> int:
@@ -256,6 +262,12 @@ class Lane:
             old.sender.recall()
         self.dispatch()
         return old
+
+    def switch(self, station: Station, epoch: Epoch, window: int) -> None:
+        """The worker that serves goes on with another epoch; what it has, it answers with the one
+        before."""
+        station.epoch, station.window = epoch, window
+        self.dispatch()
 
     def retire(self, station: Station) -> None:
         """A worker gets no more requests."""

@@ -70,6 +70,8 @@ class Loaded:
     counted: ShapeCounts = ()
     """Recent requests by shapes, as the worker told last."""
     shape_work: ShapeWork = field(default_factory=ShapeWork)
+    opens_aside: bool = False
+    """Whether its worker can open another epoch while it serves, as the last builder found."""
 
     def hold(self, leases: tuple[Lease, ...]) -> None:
         """Hold these leases, which see to it that what the next worker opens is still there then,

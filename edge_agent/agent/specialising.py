@@ -58,7 +58,7 @@ class Host(Protocol):
         ...
 
     def deploy_specialised(self, loaded: Loaded, specialised: tuple[Specialised, ...]) -> None:
-        """Let a new worker serve with these.
+        """Let another epoch serve with these.
 
         Raises:
             EdgeAgentError: it cannot; what serves goes on serving.
@@ -227,6 +227,7 @@ class Specialiser:
         result: Built | EdgeAgentError
         try:
             result = self._ask_builder(loaded, work, shapes)
+            loaded.opens_aside = result.opens_aside
         except EdgeAgentError as error:
             if work.stopped.is_set() or self._host.is_over(loaded):
                 return  # it is wanted as before

@@ -38,6 +38,7 @@ from edge_agent.wire.messages import (
     Run,
     RunError,
     ShapeCounts,
+    Switch,
     WorkerMessage,
     decode,
 )
@@ -52,11 +53,11 @@ class WorkerEvents(Protocol):
     """What the supervisor wants to hear; called on the data thread, so it must be quick."""
 
     def is_ready(self, ready: Ready) -> None:
-        """The worker opened its sessions."""
+        """The worker opened the sessions of an epoch."""
         ...
 
-    def is_refused(self, error: EdgeAgentError) -> None:
-        """The worker could not open its sessions."""
+    def is_refused(self, epoch: Epoch, error: EdgeAgentError) -> None:
+        """The worker could not open the sessions of that epoch."""
         ...
 
     def is_dead(self, needs_another: bool) -> None:
@@ -88,8 +89,8 @@ class Attached(Connection):
         self.lane = lane
         self.events = events
         self.station = Station(epoch=epoch, sender=self, window=window)
-        self.has_reported = False
-        """Whether it said that it is ready, or that it never will be."""
+        self.opens = {epoch}
+        """Of which epochs it has not said yet that they are ready, or never will be."""
         self.has_mapped: dict[int, int] = {}
         """How many bytes of which memory."""
         self.takes_connections = False
@@ -242,6 +243,30 @@ class Stations:
         if old is not None:
             self._draining.add(self._attached[old])
 
+    def open_beside(self, station: Station, deployment: Deployment) -> None:
+        """Tell a worker that serves to open another epoch.
+
+        Raises:
+            WorkerLost: it is dead.
+        """
+        worker = self._attached.get(station)
+        if worker is None:
+            raise WorkerLost("the worker died before it opened another epoch")
+        worker.opens.add(deployment.epoch)
+        self.tell(worker, deployment)
+
+    def switch(self, lane: Lane, station: Station, epoch: Epoch, window: int) -> None:
+        """Let a worker that serves go on with an epoch that it opened.
+
+        Raises:
+            WorkerLost: it died, or was retired, since that was ready.
+        """
+        worker = self._attached.get(station)
+        if worker is None or lane.active is not station:
+            raise WorkerLost("the worker died before it served another epoch")
+        self.tell(worker, Switch(epoch))
+        lane.switch(station, epoch, window)
+
     def retire(self, lane: Lane, station: Station) -> None:
         """Take a worker out of its lane: it ends when what it has is answered."""
         worker = self._attached.get(station)
@@ -309,13 +334,13 @@ class Stations:
         match message:
             case Ran(sequence=sequence):
                 lane.answered_by(station, sequence, self._outcome(message, payload))
-            case Ready():
-                self._report(worker)
+            case Ready(epoch=epoch):
+                self._report(worker, epoch)
                 worker.takes_connections = message.takes_connections
                 worker.events.is_ready(message)
-            case RunError(sequence=-1, code=code, message=text):
-                self._report(worker)
-                worker.events.is_refused(error_from_code(code, text))
+            case RunError(epoch=epoch, sequence=-1, code=code, message=text):
+                self._report(worker, epoch)
+                worker.events.is_refused(epoch, error_from_code(code, text))
             case RunError(sequence=sequence, code=code, message=text):
                 lane.answered_by(station, sequence, error_from_code(code, text))
             case Counted(counts=counts):
@@ -323,10 +348,10 @@ class Stations:
             case GiveBack(connection=number, is_unsent=is_unsent):
                 self.lending.given_back(worker, number, bytes(payload), is_unsent=is_unsent)
 
-    def _report(self, worker: Attached) -> None:
-        if worker.has_reported:
-            raise ProtocolError("worker reported twice whether it is ready")
-        worker.has_reported = True
+    def _report(self, worker: Attached, epoch: Epoch) -> None:
+        if epoch not in worker.opens:
+            raise ProtocolError(f"worker reported on {epoch} twice, or without being asked")
+        worker.opens.remove(epoch)
 
     def _outcome(self, ran: Ran, payload: Buffer) -> Outcome:
         total_bytes = payload_bytes(ran.tensors)

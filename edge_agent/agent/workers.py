@@ -61,6 +61,20 @@ class Serve:
         """All that it opens."""
         return (*self.subgraphs, *(file for s in self.specialised for file in s.subgraphs))
 
+    def deployment(self) -> Deployment:
+        """What a worker is told of it."""
+        return Deployment(
+            epoch=self.epoch,
+            subgraphs=self.subgraphs,
+            instances=self.instances,
+            pinned_cores=self.pinned_cores,
+            inputs=self.inputs,
+            outputs=self.outputs,
+            warm_shapes=self.warm_shapes,
+            specialised=self.specialised,
+            counted=self.counted,
+        )
+
 
 class Worker:
     """One worker process. The data thread calls what is of `WorkerEvents`."""
@@ -76,7 +90,8 @@ class Worker:
         self.child = child
         self.serve = serve
         self.station: Station
-        self.ready: Future[Ready] = Future()
+        self._opens: dict[Epoch, Future[Ready]] = {}
+        self.ready = self.will_open(serve.epoch)
         """Set when the worker can take requests; fails with the reason if it never can."""
         self._on_lost = on_lost
 
@@ -85,13 +100,18 @@ class Worker:
         """Its process id."""
         return self.child.pid
 
-    def is_ready(self, ready: Ready) -> None:
-        """The worker opened its sessions."""
-        self.ready.set_result(ready)
+    def will_open(self, epoch: Epoch) -> Future[Ready]:
+        """It is about to be told to open that epoch."""
+        self._opens[epoch] = Future()
+        return self._opens[epoch]
 
-    def is_refused(self, error: EdgeAgentError) -> None:
-        """The worker could not open its sessions."""
-        self.ready.set_exception(error)
+    def is_ready(self, ready: Ready) -> None:
+        """The worker opened the sessions of an epoch."""
+        self._opens.pop(ready.epoch).set_result(ready)
+
+    def is_refused(self, epoch: Epoch, error: EdgeAgentError) -> None:
+        """The worker could not open the sessions of that epoch."""
+        self._opens.pop(epoch).set_exception(error)
 
     def is_dead(self, needs_another: bool) -> None:
         """The process ended without being told to."""
@@ -110,8 +130,10 @@ class Worker:
     def _bury(self, needs_another: bool) -> None:
         self.child.end()
         how = self.child.how_it_ended()
-        if not self.ready.done():
-            self.ready.set_exception(_died_opening(how))
+        has_served = self.ready.done()
+        for opening in list(self._opens.values()):
+            opening.set_exception(_died_opening(how))
+        if not has_served:
             return
         log.warning("worker %d of %s died (%s)", self.pid, self.serve.epoch, how)
         if needs_another:
@@ -208,21 +230,32 @@ class Workers:
         when it dies later and its lane needs another worker, `on_counted` on the data thread.
         """
         worker = Worker(child, serve, on_lost, on_counted)
-        deployment = Deployment(
-            epoch=serve.epoch,
-            subgraphs=serve.subgraphs,
-            instances=serve.instances,
-            pinned_cores=serve.pinned_cores,
-            inputs=serve.inputs,
-            outputs=serve.outputs,
-            warm_shapes=serve.warm_shapes,
-            specialised=serve.specialised,
-            counted=serve.counted,
-        )
         # The data thread gets a descriptor of its own: closing one that it waits on would hide the
         # end of the stream from it.
-        worker.station = self._datapath.attach(lane, deployment, child.stream.dup(), worker)
+        stream = child.stream.dup()
+        worker.station = self._datapath.attach(lane, serve.deployment(), stream, worker)
         return worker
+
+    def open_beside(self, worker: Worker, serve: Serve) -> Future[Ready]:
+        """Have a worker that serves open another epoch; set when it has, as `Worker.ready` is.
+
+        It serves that from `switch` on.
+
+        Raises:
+            WorkerLost: it is dead.
+        """
+        ready = worker.will_open(serve.epoch)
+        self._datapath.open_beside(worker.station, serve.deployment())
+        return ready
+
+    def switch(self, lane: Lane, worker: Worker, serve: Serve) -> None:
+        """Let a worker go on with what it opened beside what it serves.
+
+        Raises:
+            WorkerLost: it died since.
+        """
+        self._datapath.switch(lane, worker.station, serve.deployment())
+        worker.serve = serve
 
     def close(self) -> None:
         """End every worker; the data thread has let go of them before."""

@@ -194,6 +194,7 @@ class Building:
             pinned_cores=cores if chosen is not None else (),
             inputs=inputs,
             outputs=outputs,
+            opens_aside=device.units[0].opens_aside,
             is_large=is_large,
         )
 

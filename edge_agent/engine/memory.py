@@ -1,7 +1,9 @@
-"""How much memory a file that nobody has checked yet can make this process take."""
+"""How much memory a file that nobody has checked yet can make this process take, and how what
+sessions took goes back to the system."""
 
 from __future__ import annotations
 
+import ctypes
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +37,14 @@ def bounded_memory(more_bytes: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (before, most))
+
+
+def give_back_freed() -> None:
+    """Return to the system what was freed and lies between what is in use, where the C library
+    can: by itself it keeps most of what a session had."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _data_bytes() -> int:

@@ -59,6 +59,22 @@ def one_node_model(
     return _number(1, _IR_VERSION) + graph + _nested(8, _nested(1), _number(2, opset))
 
 
+def chain_model(nodes: int) -> bytes:
+    """A model of so many ai.onnx Relu nodes, one after the other, on a float32 vector."""
+    relus = (
+        _nested(
+            1,
+            _nested(1, f"v{i}".encode()),
+            _nested(2, f"v{i + 1}".encode()),
+            _nested(4, b"Relu"),
+        )
+        for i in range(nodes)
+    )
+    ends = (_declaration(11, "v0", (2,)), _declaration(12, f"v{nodes}", (2,)))
+    graph = _nested(7, *relus, _nested(2, b"tiny"), *ends)
+    return _number(1, _IR_VERSION) + graph + _nested(8, _nested(1), _number(2, 17))
+
+
 def text_model(texts: Sequence[bytes], shape: Shape) -> bytes:
     """A model without inputs that gives `texts` as the tensor "y" of that shape."""
     tensor = _nested(

@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from edge_agent.devices import ComputeUnit, Device, Layout, RefusedUnit, UnitId, UnitKind
+from edge_agent.engine.aside import opens_aside
 from edge_agent.engine.refusals import reason_of
 from edge_agent.engine.runtime import (
     load_runtime,
@@ -104,6 +105,8 @@ def judge(provider: str, cores: int) -> ComputeUnit | RefusedUnit:
         provider_version=runtime_version(),
         layouts=known.layouts,
         cores=cores if known.runs_on_host_cores else 0,
+        # Of others it is not known what else two epochs in one process would do to each other.
+        opens_aside=known.kind is UnitKind.CPU and opens_aside(provider),
     )
 
 
@@ -261,6 +264,7 @@ def finding_as_json(finding: ComputeUnit | RefusedUnit) -> str:
         "layouts": finding.layouts,
         "cores": finding.cores,
         "options": finding.options,
+        "opens_aside": finding.opens_aside,
     }
     return json.dumps({"unit": unit})
 
@@ -278,4 +282,5 @@ def _findings(line: Mapping[str, Any]) -> Iterator[ComputeUnit | RefusedUnit]:
             layouts=tuple(Layout(layout) for layout in fields["layouts"]),
             cores=fields["cores"],
             options=tuple((key, value) for key, value in fields["options"]),
+            opens_aside=fields["opens_aside"],
         )

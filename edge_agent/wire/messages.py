@@ -309,7 +309,7 @@ class Specialised(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class Deployment(Message, frozen=True, tag="deployment", kw_only=True):
-    """All a worker needs to serve one epoch of one model."""
+    """All a worker needs to serve one epoch of one model; one that serves opens it beside that."""
 
     epoch: Epoch
     subgraphs: Annotated[tuple[SubgraphFile, ...], Meta(min_length=1)]
@@ -328,6 +328,12 @@ class Deployment(Message, frozen=True, tag="deployment", kw_only=True):
     def most_instances(self) -> int:
         """How many requests may run at once, whatever their shapes."""
         return max(self.instances, *(s.instances for s in self.specialised), 1)
+
+
+class Switch(Message, frozen=True, tag="switch"):
+    """Serve this epoch, which was deployed beside the one that serves and is ready, from now on."""
+
+    epoch: Epoch
 
 
 class Unopened(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -379,7 +385,7 @@ class Ran(Message, frozen=True, tag="ran"):
 
 
 class RunError(Message, frozen=True, tag="run-error"):
-    """A run failed, or (sequence −1) the worker could not open the model."""
+    """A run failed, or (sequence −1) the worker could not open this epoch."""
 
     epoch: Epoch
     sequence: int
@@ -429,7 +435,7 @@ class GiveBack(Message, frozen=True, tag="give-back"):
     """Whether the payload is the rest of an answer."""
 
 
-AgentToWorker = Deployment | Run | Forget | Tally | Lend | Recall
+AgentToWorker = Deployment | Switch | Run | Forget | Tally | Lend | Recall
 WorkerMessage = Ready | Ran | RunError | GiveBack | Counted
 
 
@@ -521,6 +527,8 @@ class Built(Message, frozen=True, tag="built", kw_only=True):
     pinned_cores: tuple[int, ...]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    opens_aside: bool = False
+    """Whether a worker can open it while it serves (see `ComputeUnit`)."""
     is_large: bool = False
     """Whether the model was served without packed weights until now, to save memory."""
 

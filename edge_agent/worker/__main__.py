@@ -1,7 +1,8 @@
 """Start of a worker process: `python -m edge_agent.worker FD [--background]`.
 
-FD is a connected socket: the first frame on it is the deployment, the others are requests; before
-it, a file may be named that is to be opened already while the rest of the deployment is found out.
+FD is a connected socket: the first frame on it is the deployment, the others are requests and what
+belongs to them, and further deployments; before it, a file may be named that is to be opened
+already while the rest of the deployment is found out.
 When the socket closes, the agent has retired this worker or is dead, and the worker ends at once.
 """
 
@@ -11,6 +12,7 @@ import os
 import socket
 import sys
 import threading
+from functools import partial
 
 from edge_agent.errors import EdgeAgentError
 from edge_agent.transport.local import ConnectionLost, FrameStream
@@ -19,12 +21,15 @@ from edge_agent.wire.messages import (
     Deployment,
     OpenAhead,
     OpenedAhead,
-    Ready,
     RunError,
     decode,
     error_text,
 )
+from edge_agent.worker.epochs import Opened
 from edge_agent.worker.serving import Serving
+
+SWITCH_S = 5e-4
+"""Longest time that the opening of an epoch keeps the interpreter from a thread that serves."""
 
 
 def _import_runtime(is_background: bool) -> None:
@@ -45,7 +50,8 @@ def _end_with(stream: FrameStream) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Serve one epoch until the stream closes."""
+    """Serve until the stream closes."""
+    sys.setswitchinterval(SWITCH_S)
     stream = FrameStream(socket.socket(fileno=int(arguments[0])), takes_descriptors=True)
     threading.Thread(target=_end_with, args=(stream,), daemon=True).start()
     is_background = "--background" in arguments
@@ -59,6 +65,22 @@ def main(arguments: list[str]) -> None:
 
 
 def _serve(stream: FrameStream, importing: threading.Thread, *, is_background: bool) -> None:
+    opened = _first_epoch(stream, importing, is_background=is_background)
+    if opened is None:
+        stream.receive()  # only the end of the stream can come
+        return
+    from edge_agent.worker import opening
+
+    serving = Serving(stream, opened, partial(opening.open_deployment, is_background=True))
+    stream.send(Codec().encode(opened.ready()))
+    del opened  # or its sessions would stay when another epoch takes over
+    serving.run()
+
+
+def _first_epoch(
+    stream: FrameStream, importing: threading.Thread, *, is_background: bool
+) -> Opened | None:
+    """What is served first; None if it cannot be opened, which the agent was told."""
     codec = Codec()
     raw, _ = stream.receive()
     start = decode(codec.to_new_worker, raw)
@@ -72,24 +94,14 @@ def _serve(stream: FrameStream, importing: threading.Thread, *, is_background: b
         raw, _ = stream.receive()
         start = decode(codec.to_new_worker, raw)
     assert isinstance(start, Deployment)
-    deployment, epoch = start, start.epoch
     try:
-        opened = opening.open_deployment(deployment, is_background=is_background, ahead=ahead)
+        return opening.open_deployment(start, is_background=is_background, ahead=ahead)
     except EdgeAgentError as error:
-        refused = RunError(epoch=epoch, sequence=-1, code=error.code, message=error_text(error))
+        refused = RunError(
+            epoch=start.epoch, sequence=-1, code=error.code, message=error_text(error)
+        )
         stream.send(codec.encode(refused))
-        stream.receive()  # only the end of the stream can come
-        return
-    ready = Ready(
-        epoch=epoch,
-        inputs=opened.inputs,
-        outputs=opened.outputs,
-        opened_s=opened.opened_s,
-        takes_connections=True,
-        unopened=opened.unopened,
-    )
-    stream.send(codec.encode(ready))
-    Serving(stream, opened.runner, epoch, deployment.most_instances, opened.counter).run()
+        return None
 
 
 if __name__ == "__main__":

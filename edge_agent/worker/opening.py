@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -32,24 +32,11 @@ from edge_agent.tensors import (
 )
 from edge_agent.wire.messages import Deployment, Specialised, SubgraphFile, Unopened, error_text
 from edge_agent.worker.by_shape import ByShape, Choice, ShapeCounter
-from edge_agent.worker.serving import Runner
+from edge_agent.worker.epochs import Beside, Opened
 
 log = logging.getLogger(__name__)
 
 _WARM_RUNS = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
-    """What a worker serves."""
-
-    runner: Runner
-    counter: ShapeCounter | None
-    """None: shapes are not counted."""
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    unopened: tuple[Unopened, ...]
-    opened_s: float
 
 
 class ChainRunner:
@@ -76,11 +63,15 @@ def load() -> None:
     load_runtime()
 
 
-def _open(file: SubgraphFile, pinned_cores: tuple[int, ...], *, is_background: bool) -> Session:
+def _open(
+    file: SubgraphFile, pinned_cores: tuple[int, ...], leases: ExitStack, *, is_background: bool
+) -> Session:
+    """The session of a file, which is not given back before `leases` are."""
     if file.compiled_for is not None:
         _check_device(file.path, file.compiled_for)
-    # For as long as this process lives, what it maps is not given back.
     entry = entry_of(Path(file.path))
+    if entry is not None:
+        leases.callback(entry.release)
     is_lean = entry is not None and file.compiled_for is None and _is_large(entry)
     return open_file(file, pinned_cores, is_idle=is_background, is_lean=is_lean)
 
@@ -110,87 +101,137 @@ def open_ahead(file: SubgraphFile, *, is_background: bool) -> Session | None:
     """
     try:
         with bounded_memory(enough_for(Path(file.path).stat().st_size)):
-            return _open(file, (), is_background=is_background)
+            # A staged file is no entry of the pool: there is nothing to hold.
+            return _open(file, (), ExitStack(), is_background=is_background)
     except EdgeAgentError as error:
         log.info("not opened ahead: %s", error)
         return None
 
 
 def open_deployment(
-    deployment: Deployment, *, is_background: bool, ahead: Session | None = None
+    deployment: Deployment,
+    beside: Beside | None = None,
+    *,
+    is_background: bool,
+    ahead: Session | None = None,
 ) -> Opened:
     """Open all sessions of a deployment, and run them on made-up inputs if shapes are given.
 
-    What is specialised and cannot be opened is left out and named.
-
-    `ahead` is the only one, if it was opened already, from another path.
+    What is specialised and cannot be opened is left out and named. `beside` tells of the epoch
+    that this process serves already; `ahead` is the only session, if it was opened already, from
+    another path.
 
     Raises:
         ModelRefused, RuntimeUnavailable: ONNX Runtime does not open a file.
         StorageError: a compiled file is damaged, or for another processor or ONNX Runtime.
     """
     started_s = clock.precise_s()
-    if ahead is not None:
-        (file,) = deployment.subgraphs
-        ahead.path = Path(file.path)  # the file was moved there
-        sessions = [ahead]
-    else:
-        sessions = [
-            _open(file, cores, is_background=is_background)
-            for file, cores in _beside_others(deployment, deployment)
+    with ExitStack() as leases:
+        opened = _Opening(deployment, beside, leases, is_background=is_background).opened(ahead)
+        opened.leases = leases.pop_all()
+    opened.opened_s = clock.precise_s() - started_s
+    return opened
+
+
+class _Opening:
+    """A deployment while it is opened."""
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        beside: Beside | None,
+        leases: ExitStack,
+        *,
+        is_background: bool,
+    ) -> None:
+        self._deployment = deployment
+        self._beside = beside
+        self._leases = leases
+        self._is_background = is_background
+        self._inputs: tuple[TensorSpec, ...] = ()
+        self._outputs: tuple[TensorSpec, ...] = ()
+
+    def opened(self, ahead: Session | None) -> Opened:
+        """All of it."""
+        deployment = self._deployment
+        if ahead is not None:
+            (file,) = deployment.subgraphs
+            ahead.path = Path(file.path)  # the file was moved there
+            sessions = [ahead]
+        else:
+            sessions = self._sessions(deployment)
+        inputs, outputs = deployment.inputs, deployment.outputs
+        self._inputs = inputs if inputs is not None else _inputs(sessions)
+        self._outputs = outputs if outputs is not None else sessions[-1].outputs
+        general = self._runner(sessions)
+        if deployment.warm_shapes:
+            self._warm(general, dict(deployment.warm_shapes))
+        opened = Opened(
+            epoch=deployment.epoch,
+            runner=general,
+            instances=deployment.most_instances,
+            inputs=self._inputs,
+            outputs=self._outputs,
+        )
+        if deployment.counted is not None:
+            before = None if self._beside is None else self._beside.counter
+            opened.counter = before or ShapeCounter(deployment.counted)
+        if opened.counter is not None or deployment.specialised:
+            self._add_specialised(opened, general)
+        return opened
+
+    def _sessions(self, chain: Deployment | Specialised) -> list[Session]:
+        return [
+            _open(file, cores, self._leases, is_background=self._is_background)
+            for file, cores in _beside_others(chain, self._deployment)
         ]
-    inputs = deployment.inputs if deployment.inputs is not None else _inputs(sessions)
-    outputs = deployment.outputs if deployment.outputs is not None else sessions[-1].outputs
-    general = _runner(sessions, inputs, outputs)
-    if deployment.warm_shapes:
-        _warm(general, dict(deployment.warm_shapes), inputs, outputs)
-    runner: Runner = general
-    counter = None if deployment.counted is None else ShapeCounter(deployment.counted)
-    unopened: tuple[Unopened, ...] = ()
-    if counter is not None or deployment.specialised:
-        choices, unopened = _specialised(deployment, inputs, outputs, is_background=is_background)
-        general_choice = _choice(general, deployment.instances, deployment)
-        runner = ByShape(shape_names(inputs), general_choice, choices, counter)
-    return Opened(
-        runner=runner,
-        counter=counter,
-        inputs=inputs,
-        outputs=outputs,
-        unopened=unopened,
-        opened_s=clock.precise_s() - started_s,
-    )
+
+    def _runner(self, sessions: Sequence[Session]) -> ChainRunner:
+        chain = Chain(sessions, required(self._inputs), [s.name for s in self._outputs])
+        return ChainRunner(chain, sessions)
+
+    def _add_specialised(self, opened: Opened, general: ChainRunner) -> None:
+        """Have what serves single sets of shapes opened, warmed up, and picked where they come."""
+        choices: dict[ShapeSet, Choice] = {}
+        unopened: list[Unopened] = []
+        names = shape_names(self._inputs)
+        for special in self._deployment.specialised:
+            try:
+                runner = self._runner(self._sessions(special))
+            except EdgeAgentError as error:
+                log.warning("the subgraphs for %s cannot be opened: %s", special.shapes, error)
+                unopened.append(Unopened(special.shapes, error_text(error)))
+                continue
+            self._warm(runner, dict(zip(names, special.shapes, strict=True)))
+            choices[special.shapes] = self._choice(runner, special.instances)
+        general_choice = self._choice(general, self._deployment.instances)
+        opened.runner = ByShape(names, general_choice, choices, opened.counter)
+        opened.unopened = tuple(unopened)
+
+    def _choice(self, runner: ChainRunner, instances: int) -> Choice:
+        is_limited = instances < self._deployment.most_instances
+        return Choice(runner, threading.Semaphore(instances) if is_limited else None)
+
+    def _warm(self, runner: ChainRunner, shapes: Mapping[TensorName, Shape]) -> None:
+        """The first runs allocate memory and touch the weights; requests should not pay for that,
+        nor those of the epoch beside.
+
+        Measured on SqueezeNet with two threads on two cores that others use too, asked every 30
+        ms: such a run beside another slowed two or three requests from 28 to more than 84 ms.
+        """
+        try:
+            feeds = random_arrays(self._inputs, shapes, np.random.default_rng(0))
+            for _ in range(_WARM_RUNS):
+                if self._beside is not None and not self._beside.has_pause():
+                    return
+                runner.run(feeds, [s.name for s in self._outputs])
+        except EdgeAgentError as error:
+            log.info("made-up inputs do not run: %s", error)
 
 
 def _inputs(sessions: Sequence[Session]) -> tuple[TensorSpec, ...]:
     free = {spec.name: spec for session in sessions for spec in session.overridable}
     return (*sessions[0].inputs, *free.values())
-
-
-def _specialised(
-    deployment: Deployment,
-    inputs: Sequence[TensorSpec],
-    outputs: Sequence[TensorSpec],
-    *,
-    is_background: bool,
-) -> tuple[dict[ShapeSet, Choice], tuple[Unopened, ...]]:
-    """What serves single sets of shapes, warmed up, and what of it could not be opened."""
-    choices: dict[ShapeSet, Choice] = {}
-    unopened: list[Unopened] = []
-    names = shape_names(inputs)
-    for special in deployment.specialised:
-        try:
-            sessions = [
-                _open(file, cores, is_background=is_background)
-                for file, cores in _beside_others(special, deployment)
-            ]
-        except EdgeAgentError as error:
-            log.warning("the subgraphs for %s cannot be opened: %s", special.shapes, error)
-            unopened.append(Unopened(special.shapes, error_text(error)))
-            continue
-        runner = _runner(sessions, inputs, outputs)
-        _warm(runner, dict(zip(names, special.shapes, strict=True)), inputs, outputs)
-        choices[special.shapes] = _choice(runner, special.instances, deployment)
-    return choices, tuple(unopened)
 
 
 def _beside_others(
@@ -210,30 +251,3 @@ def _beside_others(
             yield structs.replace(file, is_plain=False, threads=len(cores)), cores
         else:
             yield file, chain.pinned_cores
-
-
-def _runner(
-    sessions: Sequence[Session], inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
-) -> ChainRunner:
-    chain = Chain(sessions, required(inputs), [s.name for s in outputs])
-    return ChainRunner(chain, sessions)
-
-
-def _choice(runner: ChainRunner, instances: int, deployment: Deployment) -> Choice:
-    is_limited = instances < deployment.most_instances
-    return Choice(runner, threading.Semaphore(instances) if is_limited else None)
-
-
-def _warm(
-    runner: ChainRunner,
-    shapes: Mapping[TensorName, Shape],
-    inputs: Sequence[TensorSpec],
-    outputs: Sequence[TensorSpec],
-) -> None:
-    """The first runs allocate memory and touch the weights; requests should not pay for that."""
-    try:
-        feeds = random_arrays(inputs, shapes, np.random.default_rng(0))
-        for _ in range(_WARM_RUNS):
-            runner.run(feeds, [s.name for s in outputs])
-    except EdgeAgentError as error:
-        log.info("made-up inputs do not run: %s", error)

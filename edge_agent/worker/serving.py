@@ -1,24 +1,27 @@
 """Takes requests off the stream and off lent connections, runs the chain of sessions, and sends
 the answers.
 
-The runner threads take turns: whoever holds the receiving lock waits for the next request, then
+The runner threads take turns: whoever holds the lock of its epoch waits for the next request, then
 passes the lock on and runs. A request is thus received, run and answered by one thread, without
 a hand-over between threads (each would cost about 50 µs).
+
+The next epoch is opened beside (`epochs.NextEpoch`). From the moment at which the agent says so it
+has threads of its own, which take what comes; those of the epoch before answer what they have, and
+the last of them closes it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import select
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from edge_agent import clock
 from edge_agent.errors import EdgeAgentError, ProtocolError
-from edge_agent.plans import Epoch
 from edge_agent.tensors import Arrays
 from edge_agent.transport.local import SCRATCH_BYTES, ConnectionLost, FrameStream
 from edge_agent.transport.memory import mapped
@@ -29,6 +32,7 @@ from edge_agent.wire.messages import (
     AgentToWorker,
     Codec,
     Counted,
+    Deployment,
     Failure,
     Forget,
     GiveBack,
@@ -40,33 +44,21 @@ from edge_agent.wire.messages import (
     Result,
     Run,
     RunError,
+    Switch,
     TensorHeads,
     decode,
     error_text,
 )
 from edge_agent.wire.messages import Tally as KeepTally
-from edge_agent.worker.by_shape import ShapeCounter
+from edge_agent.worker.epochs import Beside, NextEpoch, Opened
 from edge_agent.worker.lent import LentConnection, NotAsLent
 
 log = logging.getLogger(__name__)
 
 _NO_ROOM = memoryview(b"")
-
-
-class Runner(Protocol):
-    """What a worker serves: all subgraphs of one epoch, safe to run from several threads."""
-
-    def run(self, feeds: Arrays, outputs: Sequence[str]) -> Arrays:
-        """Outputs by name for one set of inputs.
-
-        Raises:
-            EdgeAgentError: the run failed.
-        """
-        ...
-
-    def pin_caller(self) -> None:
-        """Bind the calling thread to the core that the sessions leave to their caller, if any."""
-        ...
+_PAUSE_S = 0.05
+_PAUSE_WITHIN_S = 0.5
+_PAUSE_POLL_S = 5e-3
 
 
 class Serving:
@@ -75,16 +67,21 @@ class Serving:
     def __init__(
         self,
         stream: FrameStream,
-        runner: Runner,
-        epoch: Epoch,
-        instances: int,
-        counter: ShapeCounter | None = None,
+        opened: Opened,
+        open_deployment: Callable[[Deployment, Beside], Opened],
     ) -> None:
-        """`counter` is what `runner` counts with, for this to tell the agent of it."""
-        self._counter = counter
+        """`opened` is served first, and what `open_deployment` gives after it.
+
+        Make it on a thread that is bound to no core.
+        """
         self._stream = stream
-        self._runner = runner
-        self._epoch = epoch
+        self._opened = opened
+        """What serves what comes from now on. Only threads of it read: the stream, lent
+        connections, and what belongs to reading; one at a time, which holds `reading`."""
+        self._next_epoch = NextEpoch(open_deployment)
+        self._cores = os.sched_getaffinity(0)
+        self._busy: set[int] = set()
+        """Threads that answer something."""
         self._codec = Codec()
         self._memory: dict[int, memoryview] = {}
         """What clients share, by the agent's number."""
@@ -96,16 +93,10 @@ class Serving:
         self._tally = Tally(memoryview(bytearray(TALLY_BYTES)))
         self._lent: dict[int, LentConnection] = {}
         """By descriptor."""
-        self._receiving = threading.Lock()
-        """Held by who reads: the stream, lent connections, and what belongs to reading."""
         self._settling = threading.Lock()
         """Held by who settles a request of a lent connection, or gives one back."""
         self._sending = threading.Lock()
         self._ended = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._serve, name=f"run-{i}", daemon=True)
-            for i in range(instances)
-        ]
 
     def run(self) -> None:
         """Answer until the stream closes.
@@ -113,44 +104,68 @@ class Serving:
         Raises:
             ConnectionLost: it did.
         """
-        for thread in self._threads:
-            thread.start()
+        self._start_threads()
         self._ended.wait()
         for lent in list(self._lent.values()):
             lent.close()
         raise ConnectionLost("the agent closed the stream")
 
-    def _serve(self) -> None:
+    def _start_threads(self) -> None:
+        opened = self._opened
+        for i in range(opened.instances):
+            threading.Thread(
+                target=self._serve, args=(opened,), name=f"run-{i}", daemon=True
+            ).start()
+
+    def _serve(self, opened: Opened) -> None:
         try:
-            self._runner.pin_caller()
-            while (answer := self._received()) is not None:
+            # A thread inherits the core of the one that starts it.
+            os.sched_setaffinity(0, self._cores)
+            opened.runner.pin_caller()
+            own = threading.get_ident()
+            while (answer := self._received(opened)) is not None:
+                self._busy.add(own)
                 answer()
+                self._busy.discard(own)
+            opened.leave()
         except ConnectionLost:
             self._ended.set()
         except Exception:
             log.exception("the worker broke the protocol, or the agent did")
             self._ended.set()
 
+    def _has_pause(self) -> bool:
+        quiet_since_s = now_s = clock.monotonic_s()
+        until_s = now_s + _PAUSE_WITHIN_S
+        while now_s < until_s:
+            if self._busy:
+                quiet_since_s = now_s
+            elif now_s - quiet_since_s >= _PAUSE_S:
+                return True
+            clock.sleep_s(_PAUSE_POLL_S)
+            now_s = clock.monotonic_s()
+        return False
+
     # ---- receiving
 
-    def _received(self) -> Callable[[], None] | None:
-        """What is to be done for the next request; None if there will be none."""
-        with self._receiving:
-            if self._ended.is_set():
+    def _received(self, opened: Opened) -> Callable[[], None] | None:
+        """What is to be done for the next request; None if there will be none of that epoch."""
+        with opened.reading:
+            if self._ended.is_set() or self._opened is not opened:
                 return None
             try:
-                found = self._next()
-                if self._counter is not None:
-                    self._counter.will_count()
+                found = self._next(opened)
+                if found is not None and opened.counter is not None:
+                    opened.counter.will_count()
                 return found
             except BaseException:
                 # Before another thread waits for what never comes.
                 self._ended.set()
                 raise
 
-    def _next(self) -> Callable[[], None]:
-        """The next request, as what is to be done to answer it."""
-        while True:
+    def _next(self, opened: Opened) -> Callable[[], None] | None:
+        """The next request, as what is to be done to answer it; None if another epoch takes it."""
+        while self._opened is opened:
             if self._stream.holds_more:
                 answer = self._from_agent()
             else:
@@ -168,17 +183,19 @@ class Serving:
                     continue  # given back since
             if answer is not None:
                 return answer
+        return None
 
     def _tell_counts(self) -> float | None:
         """Tell the agent which shapes are asked, if it is time; seconds until it may be next.
 
         Here nobody waits for this thread: it has answered, and is about to wait itself.
         """
-        if self._counter is None:
+        counter = self._opened.counter
+        if counter is None:
             return None
-        wait_s = self._counter.wait_s()
+        wait_s = counter.wait_s()
         if wait_s == 0.0:
-            counts = self._counter.news()
+            counts = counter.news()
             if counts is not None:
                 self._send(Counted(counts))
             return None
@@ -198,20 +215,25 @@ class Serving:
                 self._borrow(message)
             case Recall(connection=number):
                 self._recall(number)
-            case _:
-                raise ProtocolError(f"worker got {type(message).__name__}, want Run")
+            case Deployment():
+                beside = Beside(counter=self._opened.counter, has_pause=self._has_pause)
+                self._next_epoch.begin(message, beside, self._send)
+            case Switch(epoch=epoch):
+                self._opened = self._next_epoch.take(epoch)
+                self._start_threads()
         return None
 
     def _run_of(self, run: Run, payload: Buffer) -> Callable[[], None]:
-        if run.epoch != self._epoch:
+        opened = self._opened
+        if run.epoch != opened.epoch:
             # The agent waits for every request that it sent, so this is a fault of the agent.
-            raise ProtocolError(f"request of epoch {run.epoch}, want {self._epoch}")
+            raise ProtocolError(f"request of epoch {run.epoch}, want {opened.epoch}")
         if run.place is None:
-            return lambda: self._answer_agent(run, payload, _NO_ROOM)
+            return lambda: self._answer_agent(opened, run, payload, _NO_ROOM)
         memory = self._memory_of(run.memory, run.place.end)
         inputs = memory[: run.place.inputs_bytes]
         room = memory[run.place.outputs_at : run.place.end]
-        return lambda: self._answer_agent(run, inputs, room)
+        return lambda: self._answer_agent(opened, run, inputs, room)
 
     def _memory_of(self, number: int, size_bytes: int) -> memoryview:
         """Memory that was mapped for an earlier request, or whose descriptor came with this one."""
@@ -249,9 +271,10 @@ class Serving:
         if read is None:
             return None
         infer, feeds = read
+        opened = self._opened
         lent.is_running = True
         self._tally.take()
-        return lambda: self._answer_client(lent, infer, feeds)
+        return lambda: self._answer_client(opened, lent, infer, feeds)
 
     # ---- lent connections
 
@@ -294,16 +317,16 @@ class Serving:
 
     # ---- answering
 
-    def _answer_agent(self, run: Run, inputs: Buffer, room: memoryview) -> None:
+    def _answer_agent(self, opened: Opened, run: Run, inputs: Buffer, room: memoryview) -> None:
         started_s = clock.precise_s()
         try:
-            heads, tensors, is_placed = self._run(
-                unpack_arrays(run.tensors, inputs), run.outputs, room
+            heads, tensors, is_placed = _run(
+                opened, unpack_arrays(run.tensors, inputs), run.outputs, room
             )
         except EdgeAgentError as error:
             self._send(
                 RunError(
-                    epoch=self._epoch,
+                    epoch=opened.epoch,
                     sequence=run.sequence,
                     code=error.code,
                     message=error_text(error),
@@ -312,7 +335,7 @@ class Serving:
             return
         self._send(
             Ran(
-                epoch=self._epoch,
+                epoch=opened.epoch,
                 sequence=run.sequence,
                 tensors=heads,
                 run_s=clock.precise_s() - started_s,
@@ -321,11 +344,13 @@ class Serving:
             tensors,
         )
 
-    def _answer_client(self, lent: LentConnection, infer: Infer, feeds: Arrays) -> None:
+    def _answer_client(
+        self, opened: Opened, lent: LentConnection, infer: Infer, feeds: Arrays
+    ) -> None:
         answer: Result | Failure
         tensors: list[memoryview] = []
         try:
-            heads, tensors, is_placed = self._run(feeds, lent.outputs, lent.room)
+            heads, tensors, is_placed = _run(opened, feeds, lent.outputs, lent.room)
             answer = Result(infer.request, heads, is_placed)
         except EdgeAgentError as error:
             answer = Failure(infer.request, error.code, error_text(error))
@@ -337,17 +362,18 @@ class Serving:
             if unsent or lent.must_return:
                 self._give_back(lent, unsent, is_unsent=bool(unsent))
 
-    def _run(
-        self, feeds: Arrays, outputs: Sequence[str], room: memoryview
-    ) -> tuple[TensorHeads, list[memoryview], bool]:
-        """Heads and bytes of the outputs, and whether the bytes were put into `room`."""
-        heads, tensors = pack_arrays(self._runner.run(feeds, outputs))
-        if room.nbytes > 0 and payload_bytes(heads) <= room.nbytes:
-            fill(room, tensors)
-            return heads, [], True
-        return heads, tensors, False
-
     def _send(self, message: Message, tensors: Sequence[memoryview] = ()) -> None:
         encoded = self._codec.encode(message)
         with self._sending:
             self._stream.send(encoded, tensors)
+
+
+def _run(
+    opened: Opened, feeds: Arrays, outputs: Sequence[str], room: memoryview
+) -> tuple[TensorHeads, list[memoryview], bool]:
+    """Heads and bytes of the outputs, and whether the bytes were put into `room`."""
+    heads, tensors = pack_arrays(opened.runner.run(feeds, outputs))
+    if room.nbytes > 0 and payload_bytes(heads) <= room.nbytes:
+        fill(room, tensors)
+        return heads, [], True
+    return heads, tensors, False

@@ -41,6 +41,7 @@ from edge_agent.wire.messages import (
     RunError,
     ShapeCounts,
     SubgraphFile,
+    Switch,
     decode,
 )
 from tests.agent.made_lanes import epoch, lane
@@ -91,7 +92,7 @@ class RecordedEvents:
     def is_ready(self, ready: Ready) -> None:
         self.events.put(("ready", ready))
 
-    def is_refused(self, error: EdgeAgentError) -> None:
+    def is_refused(self, epoch: Epoch, error: EdgeAgentError) -> None:  # noqa: ARG002
         self.events.put(("refused", error))
 
     def is_dead(self, needs_another: bool) -> None:
@@ -115,6 +116,8 @@ class WorkerEnd:
         self.events = events
         self.station: Station
         self.epoch: Epoch
+        self.opens_beside: Callable[[WorkerEnd, Deployment], None] = WorkerEnd.say_ready_for
+        """What `serve_in_thread` does with another deployment."""
         self._thread: threading.Thread | None = None
 
     def next(self) -> tuple[AgentToWorker, Buffer]:
@@ -143,12 +146,16 @@ class WorkerEnd:
     def send(self, message: Message, tensors: list[memoryview] | None = None) -> None:
         self.stream.send(CODEC.encode(message), tensors or [])
 
+    def say_ready_for(self, deployment: Deployment) -> None:
+        """It opened that, beside what it serves."""
+        self.send(Ready(deployment.epoch, (), (), 0.1))
+
     def say_ready(self, *, takes_connections: bool = False) -> None:
         self.send(Ready(self.epoch, (), (), 0.1, takes_connections))
 
     def answer(self, run: Run, y: Array) -> None:
         heads, tensors = pack_arrays({"y": y})
-        self.send(Ran(self.epoch, run.sequence, heads, 0.001), tensors)
+        self.send(Ran(run.epoch, run.sequence, heads, 0.001), tensors)
 
     def fail(self, run: Run, code: str = "run-failed") -> None:
         self.send(RunError(self.epoch, run.sequence, code, "it failed"))
@@ -159,7 +166,16 @@ class WorkerEnd:
         def serve() -> None:
             try:
                 while True:
-                    run, inputs = self.take()
+                    message, payload = self.next()
+                    if isinstance(message, Deployment):
+                        self.opens_beside(self, message)
+                        continue
+                    if isinstance(message, Switch):
+                        self.epoch = message.epoch
+                        continue
+                    assert isinstance(message, Run), message
+                    run, inputs = message, unpack_arrays(message.tensors, payload)
+                    assert run.epoch == self.epoch
                     taken(run)
                     with np.errstate(over="ignore"):  # a damaged request may hold anything
                         twice = inputs["x"] * 2

@@ -131,7 +131,11 @@ class FakeWorkers:
         self.steps: list[Opened] = []
         self.children: list[FakeChild] = []
         self.workers: list[Worker] = []
+        self.ends: list[WorkerEnd] = []
         self.opening = FakeOpening()
+        real = Workers(rig.datapath)
+        self.open_beside = real.open_beside
+        self.switch = real.switch
 
     def prepare(self, *, is_background: bool) -> FakeChild:  # noqa: ARG002
         self.children.append(FakeChild())
@@ -162,6 +166,7 @@ class FakeWorkers:
         worker.station = self.rig.datapath.attach(lane, deployment, ours, worker)
         end.take_deployment()
         self.workers.append(worker)
+        self.ends.append(end)
         (self.steps.pop(0) if self.steps else is_ready)(end)
         return worker
 
@@ -372,7 +377,7 @@ def test_a_worker_reported_dead_after_its_model_was_unloaded_is_not_replaced(
     lock = models.controller._name_lock("m")
     with ThreadPoolExecutor(1) as pool, lock:
         # It is looked up while the model is there, and waits for what is done to the model.
-        reporting = pool.submit(models.controller._worker_lost, worker)
+        reporting = pool.submit(models.controller.worker_lost, worker)
         wait_until(lambda: reporting.running(), "the death is reported")
         models.controller.unload("m")
         started = len(models.workers.workers)

@@ -27,10 +27,12 @@ from edge_agent.wire.messages import (
     Recall,
     Result,
     Run,
+    Switch,
 )
 from edge_agent.wire.messages import Tally as KeepTally
 from tests.agent.made_lanes import lane
 from tests.agent.rig import WAIT_S, ClientEnd, Rig, WorkerEnd, X, framed, infer_frame, wait_until
+from tests.agent.test_stations import beside
 
 
 def answer_alike(worker: WorkerEnd, client: ClientEnd, times: int = ASKED_ALIKE) -> None:
@@ -90,6 +92,22 @@ def test_the_connection_of_a_client_that_asks_the_same_again_is_lent_to_its_work
         lend = borrowed.lend
         assert (lend.model, lend.wanted, lend.outputs, lend.place) == ("m", None, ("y",), None)
         assert [(t.name, t.shape) for t in lend.tensors] == [("x", (1, 2))]
+        client.infer("direct")
+        assert borrowed.read() == infer_frame("direct", X)
+        borrowed.stream.sendall(framed(Result("direct", ()), {}))
+        assert client.answer() == Result("direct", ())
+        assert rig.datapath.load().lent == 1
+        borrowed.give_back()
+
+
+def test_a_connection_stays_lent_when_its_worker_goes_on_with_another_epoch() -> None:
+    with Rig() as rig, lent(rig) as (worker, client, borrowed):
+        new = beside(2)
+        rig.datapath.open_beside(worker.station, new)
+        assert worker.next()[0] == new
+        worker.say_ready_for(new)
+        rig.datapath.switch(rig.lane, worker.station, new)
+        assert worker.next()[0] == Switch(new.epoch)
         client.infer("direct")
         assert borrowed.read() == infer_frame("direct", X)
         borrowed.stream.sendall(framed(Result("direct", ()), {}))

@@ -11,7 +11,19 @@ from edge_agent.agent.lanes import AHEAD
 from edge_agent.errors import ModelQuarantined, RuntimeUnavailable, WorkerLost
 from edge_agent.tensors import ElementType
 from edge_agent.wire.frames import pack_prefix
-from edge_agent.wire.messages import Done, Failure, Ran, Ready, Result, Run, RunError, TensorHead
+from edge_agent.wire.messages import (
+    Deployment,
+    Done,
+    Failure,
+    Ran,
+    Ready,
+    Result,
+    Run,
+    RunError,
+    SubgraphFile,
+    Switch,
+    TensorHead,
+)
 from tests.agent.made_lanes import epoch, lane
 from tests.agent.rig import CODEC, Rig, X, framed, wait_until
 
@@ -176,6 +188,68 @@ def test_a_request_that_kills_three_workers_quarantines_the_model() -> None:
         assert rig.counters["requests refused"] == 1
 
 
+def beside(number: int, instances: int = 1) -> Deployment:
+    """Another epoch for a worker that serves."""
+    return Deployment(
+        epoch=epoch(number),
+        subgraphs=(SubgraphFile(path="/m", level="none", threads=1, is_plain=False),),
+        instances=instances,
+        pinned_cores=(),
+        inputs=None,
+        outputs=None,
+        warm_shapes=(),
+    )
+
+
+def test_a_worker_that_opened_another_epoch_goes_on_with_it() -> None:
+    with Rig() as rig:
+        worker, client = rig.serving(), rig.client()
+        client.infer("old")
+        old, _ = worker.take()
+        new = beside(2, instances=3)
+        rig.datapath.open_beside(worker.station, new)
+        assert worker.next()[0] == new
+        worker.say_ready_for(new)
+        assert worker.events.next()[0] == "ready"
+        rig.datapath.switch(rig.lane, worker.station, new)
+        assert worker.next()[0] == Switch(new.epoch)
+        for number in range(5):
+            client.infer(f"r{number}")
+        runs = [worker.take()[0] for _ in range(3)]  # with the old one as many as its window has
+        assert {run.epoch for run in runs} == {new.epoch}
+        worker.answer(old, X)
+        np.testing.assert_array_equal(client.y(), X)
+        runs += [worker.take()[0] for _ in range(1)]
+        for run in runs:
+            worker.answer(run, X)
+        worker.answer(worker.take()[0], X)
+        for _ in range(5):
+            client.y()
+
+
+def test_a_worker_that_is_dead_opens_nothing_and_is_not_switched() -> None:
+    with Rig() as rig:
+        worker = rig.serving()
+        worker.close()
+        assert worker.events.next() == ("dead", True)
+        with pytest.raises(WorkerLost):
+            rig.datapath.open_beside(worker.station, beside(2))
+        with pytest.raises(WorkerLost):
+            rig.datapath.switch(rig.lane, worker.station, beside(2))
+
+
+def test_a_worker_that_was_replaced_meanwhile_is_not_switched() -> None:
+    with Rig() as rig:
+        worker, client = rig.serving(), rig.client()
+        client.infer()
+        run, _ = worker.take()
+        rig.serving()
+        with pytest.raises(WorkerLost):
+            rig.datapath.switch(rig.lane, worker.station, beside(2))
+        worker.answer(run, X)
+        client.y()
+
+
 def nonsense(run: Run) -> dict[str, bytes]:
     """What a worker whose memory was overwritten might send."""
     head = TensorHead("y", ElementType.FLOAT32, (1, 2))
@@ -188,6 +262,7 @@ def nonsense(run: Run) -> dict[str, bytes]:
         "too few bytes": pack_prefix(len(message), 4) + message + bytes(4),
         "bytes without a tensor": framed(Done("x")) + bytes(64),
         "ready again": framed(Ready(run.epoch, (), (), 0.1)),
+        "ready with what it was not to open": framed(Ready(epoch(77), (), (), 0.1)),
         "never ready": framed(RunError(run.epoch, -1, "run-failed", "no")),
         "an endless message": pack_prefix(2**32 - 1, 0),
     }

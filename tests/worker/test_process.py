@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import signal
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -35,9 +38,11 @@ from edge_agent.wire.messages import (
     ShapeCount,
     Specialised,
     SubgraphFile,
+    Switch,
     WorkerMessage,
     decode,
 )
+from edge_agent.worker.epochs import Beside, Opened
 from edge_agent.worker.opening import ChainRunner, open_ahead, open_deployment
 
 WAIT_S = 30.0
@@ -251,3 +256,71 @@ def test_a_worker_counts_nothing_unless_it_is_told_to(tmp_path: Path) -> None:
     )
     assert opened.counter is None
     assert isinstance(opened.runner, ChainRunner)
+
+
+def test_a_worker_goes_on_with_another_epoch_and_lets_go_of_the_files_of_the_one_before(
+    tmp_path: Path,
+) -> None:
+    with started() as worker:
+        worker.send(deployment(file(write(tmp_path / "1.onnx", "Relu"))))
+        assert isinstance(worker.receive()[0], Ready)
+        answers = []
+        for number, instances in ((2, 2), (3, 1)):
+            # The second epoch negates, the third takes the absolute value.
+            path = write(tmp_path / f"{number}.onnx", "Neg" if number == 2 else "Abs")
+            epoch = replace(EPOCH, number=number)
+            following = structs.replace(deployment(file(path)), epoch=epoch, instances=instances)
+            worker.send(following)
+            assert isinstance(worker.receive()[0], Ready)
+            worker.send(Switch(epoch))
+            heads, tensors = pack_arrays({"v0": X})
+            for sequence in range(4):
+                worker.send(Run(epoch, sequence, heads, ("v1",)), tensors)
+            for _ in range(4):
+                ran, payload = worker.receive()
+                assert isinstance(ran, Ran)
+                assert ran.epoch == epoch
+                answers.append(unpack_arrays(ran.tensors, payload)["v1"].tolist())
+        assert answers == [[[1.0, -2.0]]] * 4 + [[[1.0, 2.0]]] * 4
+        worker.send(structs.replace(following, subgraphs=(file(tmp_path / "gone.onnx"),)))
+        refused, _ = worker.receive()
+        assert isinstance(refused, RunError)
+        assert (refused.sequence, refused.epoch) == (-1, epoch)
+
+
+class Closable:
+    """Whether it was closed before the sessions were gone."""
+
+    def __init__(self, opened: Opened) -> None:
+        self._runner = weakref.ref(opened.runner)
+        self.had_sessions: bool | None = None
+
+    def __call__(self) -> None:
+        self.had_sessions = self._runner() is not None
+
+
+def test_the_files_of_an_epoch_are_let_go_of_when_its_sessions_are_gone(tmp_path: Path) -> None:
+    opened = open_deployment(
+        deployment(file(write(tmp_path / "m.onnx", "Relu"))), is_background=True
+    )
+    closing = Closable(opened)
+    opened.leases.callback(closing)
+    opened.leave()
+    assert closing.had_sessions is False
+
+
+def test_made_up_inputs_are_run_beside_another_epoch_only_in_a_pause(tmp_path: Path) -> None:
+    asked: list[bool] = []
+
+    def has_pause(answer: bool) -> bool:
+        asked.append(answer)
+        return answer
+
+    shapes = ((TensorName("v0"), (1, 2)),)
+    following = deployment(file(write(tmp_path / "m.onnx", "Relu")), warm_shapes=shapes)
+    for pause, times in ((True, 2), (False, 1)):
+        asked.clear()
+        beside = Beside(counter=None, has_pause=partial(has_pause, pause))
+        opened = open_deployment(following, beside, is_background=True)
+        np.testing.assert_array_equal(opened.runner.run({"v0": X}, ["v1"])["v1"], [[0.0, 2.0]])
+        assert len(asked) == times

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -25,6 +25,7 @@ from edge_agent.wire.frames import frame_parts
 from edge_agent.wire.messages import (
     Codec,
     Counted,
+    Deployment,
     Forget,
     Place,
     Ran,
@@ -36,6 +37,7 @@ from edge_agent.wire.messages import (
     decode,
 )
 from edge_agent.worker.by_shape import REPORT_S, ShapeCounter
+from edge_agent.worker.epochs import Beside, Opened
 from edge_agent.worker.serving import Serving
 
 WAIT_S = 10.0
@@ -91,15 +93,24 @@ class AgentEnd:
         return self.ended.wait(WAIT_S)
 
 
+def never(deployment: Deployment, beside: Beside) -> Opened:
+    raise AssertionError(f"{deployment} is opened beside {beside}")
+
+
 @contextmanager
 def serving(
-    instances: int = 1, runner: Doubling | None = None, counter: ShapeCounter | None = None
+    instances: int = 1,
+    runner: Doubling | None = None,
+    counter: ShapeCounter | None = None,
+    opens: Callable[[Deployment, Beside], Opened] = never,
 ) -> Iterator[AgentEnd]:
     """A worker in threads of this process, whose end of the stream closes when it is done."""
     ours, theirs = local.pair()
     runner, ended = runner or Doubling(), threading.Event()
     stream = FrameStream(theirs, takes_descriptors=True)
-    serves = Serving(stream, runner, EPOCH, instances, counter)
+    opened = Opened(epoch=EPOCH, runner=runner, instances=instances, counter=counter)
+    serves = Serving(stream, opened, opens)
+    del opened
 
     def run() -> None:
         try:

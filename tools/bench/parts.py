@@ -27,7 +27,17 @@ from edge_agent.store.pool import POOL_FOLDER, Pool
 from edge_agent.subgraphs import SegmentRange
 from edge_agent.tensors import Arrays, TensorName
 from edge_agent.transport.local import FrameStream
-from edge_agent.wire.messages import Codec, Deployment, Ready, SubgraphFile, decode
+from edge_agent.wire.arrays import pack_arrays
+from edge_agent.wire.messages import (
+    Codec,
+    Deployment,
+    Ran,
+    Ready,
+    Run,
+    SubgraphFile,
+    Switch,
+    decode,
+)
 
 OPEN_WITHIN_S = 60.0
 
@@ -39,6 +49,7 @@ class DividedModel:
         """Use `divided`."""
         self.workshop = workshop
         self.pool = pool
+        self.inputs = inputs
         self._shapes = tuple((TensorName(n), a.shape) for n, a in inputs.items())
 
     def files(self, *cuts: int) -> tuple[Path, ...]:
@@ -48,20 +59,21 @@ class DividedModel:
         return tuple(self.workshop.compiled(r, Layout.BLOCKED) for r in ranges)
 
     @contextmanager
-    def worker(self, files: Sequence[Path]) -> Iterator[int]:
-        """A worker that opened these parts and ran them twice; its process id."""
+    def worker(self, files: Sequence[Path]) -> Iterator[PartsWorker]:
+        """A worker that opened these parts and ran them twice."""
         child = Child("edge_agent.worker")
         try:
-            self._deploy(FrameStream(child.stream), files)
-            yield child.pid
+            worker = PartsWorker(self, child.pid, FrameStream(child.stream))
+            worker.deploy(files)
+            yield worker
         finally:
             child.end()
 
-    def _deploy(self, stream: FrameStream, files: Sequence[Path]) -> None:
-        codec = Codec()
+    def deployment(self, files: Sequence[Path], number: int) -> Deployment:
+        """These parts as an epoch of that number."""
         summary = self.workshop.summary
-        deployment = Deployment(
-            epoch=Epoch(owner="bench", incarnation=1, model=summary.model, number=1),
+        return Deployment(
+            epoch=Epoch(owner="bench", incarnation=1, model=summary.model, number=number),
             subgraphs=tuple(
                 SubgraphFile(
                     path=str(path),
@@ -78,11 +90,40 @@ class DividedModel:
             outputs=summary.outputs,
             warm_shapes=self._shapes,
         )
-        stream.send(codec.encode(deployment))
-        raw, _ = stream.receive()
-        answer = decode(codec.from_worker, raw)
+
+
+class PartsWorker:
+    """A worker that serves parts of a model."""
+
+    def __init__(self, model: DividedModel, pid: int, stream: FrameStream) -> None:
+        self.pid = pid
+        self._model = model
+        self._stream = stream
+        self._codec = Codec()
+        self._number = 0
+
+    def deploy(self, files: Sequence[Path]) -> None:
+        """Open and run these parts, beside those that it serves; they serve from `switch` on."""
+        self._number += 1
+        deployment = self._model.deployment(files, self._number)
+        self._stream.send(self._codec.encode(deployment))
+        raw, _ = self._stream.receive()
+        answer = decode(self._codec.from_worker, raw)
         if not isinstance(answer, Ready):
             raise RuntimeError(f"the worker did not open it: {answer}")
+
+    def switch(self) -> None:
+        """Serve what was deployed last, and nothing else, once a run of it is answered."""
+        model = self._model
+        epoch = model.deployment((), self._number).epoch
+        self._stream.send(self._codec.encode(Switch(epoch)))
+        heads, tensors = pack_arrays(model.inputs)
+        run = Run(epoch, 0, heads, tuple(s.name for s in model.workshop.summary.outputs))
+        self._stream.send(self._codec.encode(run), tensors)
+        raw, _ = self._stream.receive()
+        answer = decode(self._codec.from_worker, raw)
+        if not isinstance(answer, Ran):
+            raise RuntimeError(f"the worker did not run it: {answer}")
 
 
 @contextmanager

@@ -1,0 +1,160 @@
+"""What a worker has of an epoch, from its opening until the last thread that serves it has left."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from edge_agent.engine.memory import give_back_freed
+from edge_agent.errors import EdgeAgentError, ProtocolError
+from edge_agent.plans import Epoch
+from edge_agent.tensors import Arrays, TensorSpec
+from edge_agent.transport.local import ConnectionLost
+from edge_agent.wire.messages import Deployment, Message, Ready, RunError, Unopened, error_text
+from edge_agent.worker.by_shape import ShapeCounter
+
+log = logging.getLogger(__name__)
+
+
+class Runner(Protocol):
+    """What a worker serves: all subgraphs of one epoch, safe to run from several threads."""
+
+    def run(self, feeds: Arrays, outputs: Sequence[str]) -> Arrays:
+        """Outputs by name for one set of inputs.
+
+        Raises:
+            EdgeAgentError: the run failed.
+        """
+        ...
+
+    def pin_caller(self) -> None:
+        """Bind the calling thread to the core that the sessions leave to their caller, if any."""
+        ...
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Opened:
+    """An epoch that can serve."""
+
+    epoch: Epoch
+    runner: Runner
+    """Nobody else may keep it, or it outlives the epoch."""
+    instances: int
+    """How many threads are to serve it."""
+    counter: ShapeCounter | None = None
+    """None: shapes are not counted."""
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    unopened: tuple[Unopened, ...] = ()
+    opened_s: float = 0.0
+    leases: ExitStack = field(default_factory=ExitStack)
+    """Closed when nothing maps its files any more."""
+    reading: threading.Lock = field(default_factory=threading.Lock)
+    """Held by the one of its threads that waits for the next request. Each epoch has its own, so
+    that threads of the one before, which leave, do not wait for a request."""
+    _left: int = 0
+    _leaving: threading.Lock = field(default_factory=threading.Lock)
+
+    def ready(self) -> Ready:
+        """What the agent is told of it."""
+        return Ready(
+            epoch=self.epoch,
+            inputs=self.inputs,
+            outputs=self.outputs,
+            opened_s=self.opened_s,
+            takes_connections=True,
+            unopened=self.unopened,
+        )
+
+    def leave(self) -> None:
+        """A thread does not serve it any more; after the last one, it is closed."""
+        with self._leaving:
+            self._left += 1
+            is_over = self._left == self.instances
+        if is_over:
+            self.close()
+
+    def close(self) -> None:
+        """Give up its sessions, and then the files that they had mapped."""
+        del self.runner
+        self.leases.close()
+        give_back_freed()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What an epoch needs to know of the one beside which it is opened."""
+
+    counter: ShapeCounter | None
+    """It goes on with this, if shapes are counted."""
+    has_pause: Callable[[], bool]
+    """Blocks until nothing was run for a while; whether that came to be before long."""
+
+
+class NextEpoch:
+    """The epoch that is opened beside the one that serves, until it takes over."""
+
+    def __init__(self, open_deployment: Callable[[Deployment, Beside], Opened]) -> None:
+        """Make it on a thread that is bound to no core."""
+        self._open_deployment = open_deployment
+        self._cores = os.sched_getaffinity(0)
+        self._opening = threading.Lock()
+        """Held while sessions are created: one after the other."""
+        self._changing = threading.Lock()
+        self._opened: Opened | None = None
+
+    def begin(
+        self, deployment: Deployment, beside: Beside, send: Callable[[Message], None]
+    ) -> None:
+        """Open it on another thread, which sends what came of it.
+
+        If one was opened before and has not taken over, it is given up.
+        """
+        threading.Thread(
+            target=self._open, args=(deployment, beside, send), name="open", daemon=True
+        ).start()
+
+    def take(self, epoch: Epoch) -> Opened:
+        """It takes over.
+
+        Raises:
+            ProtocolError: it is not ready.
+        """
+        opened = self._exchange(None)
+        if opened is None or opened.epoch != epoch:
+            raise ProtocolError(f"told to switch to {epoch}, which is not ready")
+        return opened
+
+    def _exchange(self, opened: Opened | None) -> Opened | None:
+        with self._changing:
+            before, self._opened = self._opened, opened
+        return before
+
+    def _open(
+        self, deployment: Deployment, beside: Beside, send: Callable[[Message], None]
+    ) -> None:
+        # The thread that began this may be bound, and the sessions' threads would be too.
+        os.sched_setaffinity(0, self._cores)
+        with self._opening, suppress(ConnectionLost):
+            send(self._answer(deployment, beside))
+
+    def _answer(self, deployment: Deployment, beside: Beside) -> Message:
+        try:
+            opened = self._open_deployment(deployment, beside)
+        except EdgeAgentError as error:
+            code, text = error.code, error_text(error)
+        except Exception as error:
+            log.exception("%s could not be opened", deployment.epoch)
+            code, text = EdgeAgentError.code, f"{type(error).__name__}: {error_text(error)}"
+        else:
+            before = self._exchange(opened)
+            if before is not None:
+                before.close()
+            give_back_freed()  # what reading the graphs took, as much as a tenth of the sessions
+            return opened.ready()
+        return RunError(epoch=deployment.epoch, sequence=-1, code=code, message=text)
