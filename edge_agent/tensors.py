@@ -159,6 +159,16 @@ _BITS: dict[ElementType, int] = {t: d.itemsize * 8 for t, d in _NUMPY.items()} |
 }
 
 
+def size_name(text: str) -> str | None:
+    """The symbolic size that a `dim_param` names; None if it stands for a size that is not known.
+
+    Exporters write "", "?", "*", "-1" or "None" for any such size. ONNX wants an identifier, and
+    equal names for equal sizes; formulas such as "past + 1" are names here too.
+    """
+    is_name = text != "None" and any(c.isalpha() or c == "_" for c in text)
+    return text if is_name else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSpec:
     """A tensor as a model declares it.

@@ -24,10 +24,10 @@ from edge_agent.agent.lanes import Lane
 from edge_agent.agent.loaded import Loaded, Planning
 from edge_agent.agent.moving import Moving
 from edge_agent.agent.processes import Child
-from edge_agent.agent.restoring import restored
+from edge_agent.agent.restoring import out_of_service, restored
 from edge_agent.agent.specialising import Specialiser, refuse, refuse_all
 from edge_agent.agent.stores import Stores
-from edge_agent.agent.turns import GRANT_POLL_S, wait_for_quiet
+from edge_agent.agent.turns import GRANT_POLL_S, Turn, wait_for_quiet
 from edge_agent.agent.workers import Serve, Worker, Workers, plain_subgraph
 from edge_agent.config import Settings
 from edge_agent.errors import (
@@ -85,7 +85,7 @@ class Controller:
         self._models: dict[str, Loaded] = {}
         self._names: dict[str, threading.RLock] = {}
         self._lock = threading.Lock()
-        self.building = threading.Lock()
+        self.building = Turn()
         """See `specialising.Host`."""
         self._collecting = threading.Lock()
         self._loads = 0
@@ -259,6 +259,7 @@ class Controller:
         loaded.is_gone.set()
         if loaded.builder is not None:
             loaded.builder.kill()
+        self.building.look_again()
         self.specialiser.stop(loaded)
         lane = loaded.lane
         while self._datapath.call(lambda: lane.in_flight):
@@ -333,8 +334,8 @@ class Controller:
     def _build(self, loaded: Loaded, is_fresh: bool) -> None:
         loaded.is_gone.wait(FIRST_REQUEST_S)
         try:
-            with self.building:
-                if not loaded.is_gone.is_set():
+            with self.building.held(loaded.is_gone.is_set) as is_mine:
+                if is_mine and not loaded.is_gone.is_set():
                     self._wait_for_quiet(loaded)
                     loaded.planning = Planning("working", 0.0, "starting")
                     self._deploy(loaded, self._ask_builder(loaded, is_fresh))
@@ -496,7 +497,8 @@ class Controller:
         elif loaded.serve.subgraphs[0].compiled_for is not None:
             self._fall_back(loaded)
         else:
-            self._datapath.call(loaded.lane.died)
+            because = None if isinstance(error, WorkerLost) else str(error)
+            self._datapath.call(lambda: loaded.lane.died(because))
 
     def _fall_back(self, loaded: Loaded) -> None:
         path = str(self._stores.model_path(loaded.record.model))
@@ -534,9 +536,9 @@ class Controller:
         for record in records:
             try:
                 loaded = restored(record, self._stores, self._settings, self._epoch)
-            except StorageError as error:
-                log.error("model %s cannot be served: %s; load it again", record.name, error)
-                continue
+            except EdgeAgentError as error:
+                loaded = out_of_service(record, self._epoch(record.model), error)
+                log.error("%s", loaded.lane.quarantine)
             self._models[record.name] = loaded
             self._datapath.call(partial(self._datapath.lanes.add, loaded.lane))
 

@@ -312,17 +312,25 @@ class Lane:
             self.isolate()
         return True
 
-    def died(self) -> None:
-        """Count a death; too many without an answer between them end the model."""
+    def died(self, because: str | None = None) -> None:
+        """Count a death; too many without an answer between them end the model.
+
+        `because` tells why the worker could not open it; None: the worker was killed.
+        """
         self._deaths_in_a_row += 1
         if self._deaths_in_a_row >= DEATHS_TO_QUARANTINE:
-            self.isolate()
+            self.isolate(because)
 
-    def isolate(self) -> None:
+    def isolate(self, because: str | None = None) -> None:
         """Quarantine the model: what waits and what comes is answered with that error."""
+        what = (
+            f"killed its worker {DEATHS_TO_QUARANTINE} times in a row"
+            if because is None
+            else f"cannot be opened ({because})"
+        )
         self.quarantine = (
-            f'model "{self.name}" killed its worker {DEATHS_TO_QUARANTINE} times in a row and is '
-            f"quarantined: unload it, or load another version under this name"
+            f'model "{self.name}" {what} and is quarantined: unload it, or load '
+            f"{'another version' if because is None else 'it again'} under this name"
         )
         self.fail_all(ModelQuarantined(self.quarantine))
 

@@ -110,9 +110,9 @@ class Loaded:
 
     def state(self, memory_bytes: int | None) -> ModelState:
         """The model as `models` and `status` show it."""
-        lane, worker = self.lane, self.worker
+        lane, worker, planning = self.lane, self.worker, self.planning
         if lane.quarantine is not None:
-            word = "quarantined"
+            word, planning = "quarantined", Planning("failed", 1.0, lane.quarantine)
         elif lane.active is not None:
             word = "serving"
         else:
@@ -123,9 +123,9 @@ class Loaded:
             target=self.record.target,
             threads=self.record.threads,
             state=word,
-            planning=self.planning.state,
-            progress_fraction=self.planning.fraction,
-            progress=self.planning.what,
+            planning=planning.state,
+            progress_fraction=planning.fraction,
+            progress=planning.what,
             plan="plain ONNX Runtime" if self.plan is None else str(self.plan),
             is_plain=self.plan is None or self.plan.is_plain,
             epoch=self.serve.epoch.number,

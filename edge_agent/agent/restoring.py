@@ -12,6 +12,7 @@ from edge_agent.agent.loaded import Loaded, Planning
 from edge_agent.agent.stores import Stores
 from edge_agent.agent.workers import Serve, plain_subgraph
 from edge_agent.config import Settings
+from edge_agent.errors import EdgeAgentError
 from edge_agent.plans import Epoch
 from edge_agent.store.registry import LoadedModel
 from edge_agent.subgraphs import ModelId
@@ -24,7 +25,7 @@ def restored(
     """The model with the plan that was kept, as far as its files are intact.
 
     Raises:
-        StorageError: the model itself is not.
+        EdgeAgentError: the model itself is not.
     """
     path = str(stores.model_path(record.model))
     kept = load_kept(stores.plans, record.name, record.model)
@@ -67,6 +68,19 @@ def restored(
         loaded.planning = Planning("done", 1.0, "done")
     loaded.hold(stores.hold(loaded.serve.files))
     return loaded
+
+
+def out_of_service(record: LoadedModel, epoch: Epoch, error: EdgeAgentError) -> Loaded:
+    """A model that cannot come back: it answers every request with the reason. The next start tries
+    again."""
+    lane = Lane(record.name, (), ())
+    lane.isolate(f"what is stored of it is damaged: {error}")
+    return Loaded(
+        record=record,
+        lane=lane,
+        serve=Serve(epoch=epoch, subgraphs=(), instances=1),
+        planning=Planning("failed", 1.0, str(error)),
+    )
 
 
 def _holds(stores: Stores, files: Sequence[SubgraphFile]) -> bool:

@@ -19,7 +19,7 @@ from edge_agent.agent.builders import Builder
 from edge_agent.agent.kept import Specialisation
 from edge_agent.agent.lanes import Lane
 from edge_agent.agent.loaded import WAITING, Loaded, ShapeWork
-from edge_agent.agent.turns import Traffic, wait_for_quiet
+from edge_agent.agent.turns import Traffic, Turn, wait_for_quiet
 from edge_agent.config import Settings
 from edge_agent.errors import BuilderLost, Busy, EdgeAgentError
 from edge_agent.planning.specialise import ShapePolicy, choose_shapes
@@ -50,7 +50,7 @@ MOST_ANSWERS = 16
 class Host(Protocol):
     """What the specialiser needs of the controller."""
 
-    building: threading.Lock
+    building: Turn
     """Held by whoever builds."""
 
     def is_over(self, loaded: Loaded) -> bool:
@@ -159,6 +159,7 @@ class Specialiser:
             work.stopped.set()
             if work.builder is not None:
                 work.builder.kill()
+        self._host.building.look_again()
 
     def begin_anew(self, loaded: Loaded) -> None:
         """The general plan was made anew: what was compared with the one before is to be made
@@ -203,7 +204,9 @@ class Specialiser:
     def _run(self, loaded: Loaded, work: ShapeWork) -> None:
         try:
             while True:
-                with self._host.building:
+                with self._host.building.held(work.stopped.is_set) as is_mine:
+                    if not is_mine:
+                        break
                     shapes = None if work.stopped.is_set() else self._next(loaded, work)
                     if shapes is not None:
                         self._make(loaded, work, shapes)

@@ -1,8 +1,11 @@
-"""When a builder may use the device: while nothing is under way, or else a little now and then."""
+"""When a builder may use the device: one at a time, while nothing is under way, or else a little
+now and then."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from edge_agent import clock
@@ -14,6 +17,37 @@ GRANT_POLL_S = 0.01
 MAX_WAIT_S = 0.5
 """Under traffic without a pause the builder, which gives way anyway, works a little all the same:
 else a busy model would never get a plan."""
+
+
+class Turn:
+    """Held by one thread at a time; who waits for it may give up."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._is_held = False
+
+    @contextmanager
+    def held(self, is_over: Callable[[], bool]) -> Iterator[bool]:
+        """Hold it for the block, once it is free; False, and not held, if `is_over` came first.
+
+        When that becomes true, call `look_again`.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_held or is_over())
+            got = not self._is_held
+            self._is_held = True
+        try:
+            yield got
+        finally:
+            if got:
+                with self._changed:
+                    self._is_held = False
+                    self._changed.notify_all()
+
+    def look_again(self) -> None:
+        """Have those who wait see whether they still want it."""
+        with self._changed:
+            self._changed.notify_all()
 
 
 class Traffic(Protocol):

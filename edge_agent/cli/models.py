@@ -107,7 +107,7 @@ def _await_plan(client: Client, name: str) -> ModelState:
         while True:
             state = client.model(name)
             if state.state == "quarantined":
-                raise ModelQuarantined(f'model "{name}" is quarantined')
+                raise ModelQuarantined(state.progress)
             if state.planning in ("done", "failed"):
                 return state
             line.show(state.progress_fraction, state.progress)
@@ -205,6 +205,8 @@ def run_models(options: argparse.Namespace) -> int:
         _print_models(states)
         for state in states:
             print(f"\n{state.name}: from {state.source}")
+            if state.planning == "failed":
+                print(f"  {state.progress}")
             _print_interface("input", state.inputs)
             _print_interface("output", state.outputs)
             _print_specialised(state)

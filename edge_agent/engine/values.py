@@ -24,6 +24,7 @@ from edge_agent.tensors import (
     element_type_named,
     pack_bits,
     size_bytes,
+    size_name,
     unpack_bits,
 )
 
@@ -78,10 +79,10 @@ def _container_of(declared: Any) -> TensorSpec | None:
 
 
 def _dimension(declared: int | str | None) -> int | str | None:
+    if not isinstance(declared, str):
+        return declared
     # Shape inference makes up `unk__3` for a size it cannot name: no name that anyone shares.
-    if isinstance(declared, str) and (not declared or declared.startswith("unk__")):
-        return None
-    return declared
+    return None if declared.startswith("unk__") else size_name(declared)
 
 
 def check_array(spec: TensorSpec, array: Array) -> None:

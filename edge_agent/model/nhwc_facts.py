@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edge_agent.model.inference import bearable_nodes, inferred
 from edge_agent.model.nhwc_forms import MICROSOFT
-from edge_agent.tensors import TensorName, TensorSpec
+from edge_agent.tensors import TensorName, TensorSpec, size_name
 
 Dims = tuple[int | str | None, ...]
 
@@ -269,4 +269,4 @@ def _declared(graph: onnx.GraphProto) -> Iterable[tuple[str, tuple[int, Dims | N
 def _dim(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
     if dim.HasField("dim_value"):
         return int(dim.dim_value)
-    return dim.dim_param or None
+    return size_name(dim.dim_param)

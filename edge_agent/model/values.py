@@ -7,7 +7,14 @@ import math
 import numpy as np
 import onnx
 
-from edge_agent.tensors import ElementType, TensorName, TensorSpec, element_type_named, size_bytes
+from edge_agent.tensors import (
+    ElementType,
+    TensorName,
+    TensorSpec,
+    element_type_named,
+    size_bytes,
+    size_name,
+)
 
 _ELEMENT_TYPES: dict[int, ElementType] = {
     number: element_type
@@ -30,7 +37,7 @@ def data_type_of(element_type: ElementType) -> int:
 def spec_of(value: onnx.ValueInfoProto) -> TensorSpec | None:
     """What `value` declares; None if it is no tensor or its element type is not known.
 
-    Exporters write -1 or an empty name for a size they do not know: both become None.
+    A size below 0, as exporters write for one that they do not know, becomes None.
     """
     if value.type.WhichOneof("value") != "tensor_type":
         return None
@@ -69,7 +76,7 @@ def interface_spec(value: onnx.ValueInfoProto) -> TensorSpec | None:
 def _dim_of(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
     if dim.WhichOneof("value") == "dim_value":
         return int(dim.dim_value) if dim.dim_value >= 0 else None
-    return str(dim.dim_param) or None
+    return size_name(dim.dim_param)
 
 
 def type_text(declared: onnx.TypeProto) -> str | None:

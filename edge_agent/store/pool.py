@@ -160,9 +160,11 @@ class Pool:
 
     def graph(self, key: str) -> Path:
         """Where the graph of an entry lies. Raises: StorageError if there is no such entry."""
-        if not self._manifests.path(key).is_file():
-            raise StorageError(f"{self._manifests.path(key)}: is missing; {_LOAD_AGAIN}")
-        return self._manifests.graph(key)
+        graph = self._manifests.graph(key)
+        for path in (self._manifests.path(key), graph):
+            if not path.is_file():
+                raise StorageError(f"{path}: is missing; {_LOAD_AGAIN}")
+        return graph
 
     def models(self) -> tuple[ModelId, ...]:
         """The models that are here, intact or not, sorted. Raises: StorageError."""

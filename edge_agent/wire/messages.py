@@ -201,7 +201,7 @@ class ModelState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """waiting, working, done or failed"""
     progress_fraction: float
     progress: str
-    """What the builder does now, or why planning failed."""
+    """What the builder does now, why planning failed, or why the model is quarantined."""
     plan: str
     """The plan that serves, in a few words."""
     is_plain: bool

@@ -13,6 +13,7 @@ from edge_agent.agent.builders import Builder
 from edge_agent.agent.lanes import Lane
 from edge_agent.agent.loaded import Loaded, Planning
 from edge_agent.agent.specialising import Specialiser
+from edge_agent.agent.turns import Turn
 from edge_agent.agent.workers import Serve
 from edge_agent.config import Settings, Specialising
 from edge_agent.errors import (
@@ -122,7 +123,7 @@ class Bench:
             cache=Path("/c"),
             specialising=Specialising(most_shapes=most),
         )
-        self.building = threading.Lock()
+        self.building = Turn()
         self.built: list[ShapeSet] = []
         self.messages: list[Build] = []
         self.errors: dict[ShapeSet, EdgeAgentError] = {}
@@ -287,6 +288,16 @@ def test_stopping_ends_it_at_once_and_what_is_left_is_made_later(bench: Bench) -
     assert bench.serving() == {A}
 
 
+def test_who_is_stopped_does_not_wait_for_its_turn(bench: Bench) -> None:
+    with bench.building.held(lambda: False):
+        bench.specialiser.counted(bench.loaded, counts(x1x2=60))
+        wait_until(lambda: bench.is_busy, "it waits for its turn")
+        bench.loaded.is_gone.set()
+        bench.specialiser.stop(bench.loaded)
+        bench.settle()
+    assert bench.built == []
+
+
 def test_a_model_that_is_gone_is_not_worked_on(bench: Bench) -> None:
     bench.go_on.clear()
     bench.specialiser.counted(bench.loaded, counts(x1x2=60))
@@ -300,7 +311,7 @@ def test_a_model_that_is_gone_is_not_worked_on(bench: Bench) -> None:
 
 
 def test_builds_take_turns(bench: Bench) -> None:
-    with bench.building:
+    with bench.building.held(lambda: False):
         bench.specialiser.counted(bench.loaded, counts(x1x2=60))
         wait_until(lambda: bench.is_busy, "it waits for its turn")
         assert bench.built == []
@@ -399,7 +410,7 @@ def test_a_shape_that_contradicts_the_model_is_refused(bench: Bench) -> None:
 
 
 def test_only_so_many_shapes_are_waited_for(bench: Bench) -> None:
-    with bench.building:
+    with bench.building.held(lambda: False):
         for size in range(10, 26):
             bench.specialiser.plan_for(bench.loaded, {X: (size, 2)})
         bench.specialiser.plan_for(bench.loaded, {X: (10, 2)})
@@ -408,7 +419,7 @@ def test_only_so_many_shapes_are_waited_for(bench: Bench) -> None:
 
 
 def test_a_user_who_waits_goes_before_what_is_counted(bench: Bench) -> None:
-    with bench.building:
+    with bench.building.held(lambda: False):
         bench.specialiser.counted(bench.loaded, counts(x1x2=60))
         bench.specialiser.plan_for(bench.loaded, {X: (5, 2)})
     bench.settle()

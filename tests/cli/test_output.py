@@ -302,10 +302,10 @@ def test_waiting_for_a_plan_that_fails_ends_with_1(capsys: pytest.CaptureFixture
 
 def test_waiting_for_a_quarantined_model_ends_with_5(capsys: pytest.CaptureFixture[str]) -> None:
     says = Agent()
-    says.models = [state(planning="working", state="quarantined")]
+    says.models = [state(planning="failed", state="quarantined", progress="it is so and so")]
     with FakeAgent(says) as agent:
         _, err = shown(capsys, agent, "load", "/m.onnx", "--wait", code=5)
-    assert err == 'edge-agent load: model "m" is quarantined\n'
+    assert err == "edge-agent load: it is so and so\n"
 
 
 def test_unloading_says_so(capsys: pytest.CaptureFixture[str]) -> None:

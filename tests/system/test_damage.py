@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from edge_agent.client import Client
-from edge_agent.errors import StorageError
+from edge_agent.errors import ModelQuarantined, StorageError
 from tests.system.conftest import MakePlace, StartAgent
 from tests.system.made_models import adding, image, weighty, x
 from tests.system.running import Place, wait_until
@@ -130,6 +130,60 @@ def test_a_damaged_model_in_the_store_costs_that_model_at_most_and_is_told(
         assert client.infer("net", image())["y"].shape == (1, 32, 28, 28)
         assert client.replan("net", wait=True).planning == "failed"
         assert "load the model again from its source" in client.model("net").progress
+        assert client.infer("net", image())["y"].shape == (1, 32, 28, 28)
+
+
+@pytest.mark.parametrize("plan", ["emptied", "removed"])
+@pytest.mark.parametrize("graph", ["emptied", "removed", "without its manifest"])
+def test_a_model_of_which_plan_and_graph_are_damaged_is_told_and_the_others_are_served(
+    start: StartAgent, planned: Place, plan: str, graph: str
+) -> None:
+    for copy in (planned.state / "models").iterdir():
+        shutil.rmtree(copy)  # from which it would be mended
+    (path,) = (p for p in models(planned) if b"Conv" in p.read_bytes())
+    for name, what in ((path, graph), (planned.state / "plans" / "net.json", plan)):
+        if what == "emptied":
+            os.chmod(name, 0o600)
+            os.truncate(name, 0)
+        else:
+            gone = name if what == "removed" else name.with_suffix(".json")
+            gone.unlink()
+    with start().client() as client:
+        assert client.infer("add", x(0.0))["y"].tolist() == [[1.0, 2.0, 3.0]]
+        with pytest.raises(ModelQuarantined, match="what is stored of it is damaged.*load it again"):
+            client.infer("net", image())
+        with pytest.raises(ModelQuarantined):
+            client.replan("net")
+        state = client.model("net")
+        assert (state.state, state.planning) == ("quarantined", "failed")
+        assert "what is stored of it is damaged" in state.progress
+        assert client.load(planned.folder / "net.onnx", wait=True).planning == "done"
+        assert client.infer("net", image())["y"].shape == (1, 32, 28, 28)
+    assert "Traceback" not in planned.log_text()
+
+
+def test_a_model_that_is_out_of_service_can_be_unloaded(start: StartAgent, planned: Place) -> None:
+    for path in (*models(planned), planned.state / "plans" / "net.json"):
+        os.chmod(path, 0o600)
+        os.truncate(path, 0)
+    for copy in (planned.state / "models").iterdir():
+        shutil.rmtree(copy)
+    with start().client() as client:
+        client.unload("net")
+        assert [m.name for m in client.models()] == ["add"]
+
+
+def test_damaged_tensors_are_what_clients_are_told(start: StartAgent, planned: Place) -> None:
+    for blob in (planned.state / "pool" / "blobs").iterdir():
+        os.chmod(blob, 0o600)
+        os.truncate(blob, blob.stat().st_size // 2)
+    for copy in (planned.state / "models").iterdir():
+        shutil.rmtree(copy)
+    with start().client() as client:
+        with pytest.raises(ModelQuarantined, match="cannot be opened.*is damaged.*load") as caught:
+            client.infer("net", image())
+        assert "killed" not in str(caught.value)
+        client.load(planned.folder / "net.onnx")
         assert client.infer("net", image())["y"].shape == (1, 32, 28, 28)
 
 

@@ -229,3 +229,31 @@ def test_unloading_gives_memory_back(start: StartAgent, tmp_path: Path) -> None:
 def test_unloading_twenty_times_gives_memory_back(start: StartAgent, tmp_path: Path) -> None:
     path = convolving(tmp_path / "net.onnx", channels=64, size=56)
     check_that_cycles_give_memory_back(start(), path, 20, planned=True)
+
+
+def test_models_that_come_and_go_while_another_is_planned_leave_nothing_behind(
+    start: StartAgent, tmp_path: Path
+) -> None:
+    agent = start(config="[planning]\nprofile_s = 60\nverify_s = 60\n")
+    add = adding(tmp_path / "add.onnx")
+    of_agent = psutil.Process(agent.pid)
+
+    def held() -> tuple[int, int, int]:
+        return len(of_agent.children()), of_agent.num_threads(), of_agent.num_fds()
+
+    with agent.client() as client:
+        client.load(convolving(tmp_path / "net.onnx"))
+        wait_until(lambda: client.model("net").planning == "working", "it is being planned")
+        for _ in range(2):
+            client.load(add, "come")
+            client.unload("come")
+        before = held()
+        for _ in range(12):
+            client.load(add, "come")
+            client.unload("come")
+        assert client.model("net").planning == "working"
+        most = tuple(count + 4 for count in before)
+        wait_until(
+            lambda: all(got <= want for got, want in zip(held(), most, strict=True)),
+            f"no more than {most} children, threads and descriptors, {before} before",
+        )
