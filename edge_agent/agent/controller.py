@@ -259,7 +259,6 @@ class Controller:
         loaded.is_gone.set()
         if loaded.builder is not None:
             loaded.builder.kill()
-        self.building.look_again()
         self.specialiser.stop(loaded)
         lane = loaded.lane
         while self._datapath.call(lambda: lane.in_flight):
