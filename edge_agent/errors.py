@@ -6,7 +6,8 @@
     │   ├── InputMismatch   an input or output differs from what the model declares
     │   └── UsageError      an option, a setting or a file named by the user is wrong
     ├── ModelRefused        the model file cannot be accepted: tell the user
-    ├── ModelQuarantined    the model killed its worker again and again: load another version
+    ├── ModelQuarantined    the model killed its worker again and again, or what is stored of it
+    │                       is damaged: load another version, or load it again
     ├── Busy                a limit is reached: try again later
     ├── DeadlineExceeded    the deadline passed before the answer was ready
     ├── AgentUnavailable    nothing answers at the socket: start the agent, or wait

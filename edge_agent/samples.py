@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,6 +25,8 @@ _INSIDE = (2, 3)
 """The shape of the tensors in a made-up sequence."""
 _WIDE = {ElementType.INT8, ElementType.UINT8}
 """Quantised values and pixels use their whole range."""
+_MADE_FROM_BYTES = 16
+"""Numbers of most types are made from wider ones."""
 
 
 def sample_shape(spec: TensorSpec, shapes: Mapping[TensorName, Shape], open_size: int) -> Shape:
@@ -171,6 +175,17 @@ def sample_bytes(
     )
 
 
+def _bearable(spec: TensorSpec, shapes: Mapping[TensorName, Shape], open_size: int) -> Shape:
+    shape = sample_shape(spec, shapes, open_size)
+    # Also with a dimension of 0 there is no array of that shape.
+    if math.prod(max(1, size) for size in shape) * _MADE_FROM_BYTES > sys.maxsize:
+        got = ",".join(map(str, shape))
+        raise InputMismatch(
+            f'input "{spec.name}": {spec.element_type}[{got}] is larger than any memory, want less'
+        )
+    return shape
+
+
 def random_arrays(
     specs: Sequence[TensorSpec],
     shapes: Mapping[TensorName, Shape],
@@ -180,12 +195,12 @@ def random_arrays(
     """One random array per input; those with a default are left out, unless `shapes` has them.
 
     Raises:
-        InputMismatch: a shape does not fit.
+        InputMismatch: a shape does not fit, or no memory could hold it.
     """
     return {
         spec.name: _random_container(spec, rng)
         if spec.container
-        else random_array(spec.element_type, sample_shape(spec, shapes, open_size), rng)
+        else random_array(spec.element_type, _bearable(spec, shapes, open_size), rng)
         for spec in specs
         if not spec.has_default or spec.name in shapes
     }

@@ -94,6 +94,12 @@ def test_inputs_with_a_default_are_left_out_unless_they_are_asked_for() -> None:
     assert list(random_arrays([spec(2), free], {TensorName("w"): (3,)}, rng)) == ["x", "w"]
 
 
+@pytest.mark.parametrize("shape", [(2**31, 2**31), (2**62, 2**62, 0), (2**60,)])
+def test_what_no_memory_holds_is_not_made_up(shape: tuple[int, ...]) -> None:
+    with pytest.raises(InputMismatch, match="is larger than any memory"):
+        random_arrays([spec(*shape)], {}, np.random.default_rng(0))
+
+
 def test_the_same_seed_gives_the_same_arrays() -> None:
     specs = [spec(2, 3), spec(4, element_type=ElementType.INT64, name="ids")]
     first, second = (random_arrays(specs, {}, np.random.default_rng(7)) for _ in range(2))

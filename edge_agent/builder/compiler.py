@@ -13,12 +13,15 @@ import msgspec
 from edge_agent.devices import Layout, UnitId
 from edge_agent.engine.compile import compile_graph
 from edge_agent.engine.session import OptimisationLevel
+from edge_agent.errors import ModelRefused, RuntimeUnavailable
 from edge_agent.model.weights import adopt_compiled, fingerprint
+from edge_agent.store.folder import require_free_bytes
 from edge_agent.store.manifests import Entry, EntryKind
 from edge_agent.store.pool import Pool
 from edge_agent.subgraphs import ModelId
 
 _COMPILED = "compiled"
+_LEAST_FREE_BYTES = 1 << 20
 
 
 class Compiler:
@@ -71,7 +74,12 @@ class Compiler:
         description: str,
     ) -> Entry:
         with self._pool.workspace() as scratch:
-            made = compile_graph(source, scratch.path / _COMPILED, level, disabled)
+            try:
+                made = compile_graph(source, scratch.path / _COMPILED, level, disabled)
+            except (ModelRefused, RuntimeUnavailable):
+                # ONNX Runtime says of a full disk only that it could not write.
+                require_free_bytes(scratch.path, _LEAST_FREE_BYTES)
+                raise
             with self._pool.adding(EntryKind.COMPILED) as adding:
                 entry = adding.publish(key, adopt_compiled(made, adding), description)
         self._pool.evict()

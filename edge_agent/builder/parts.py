@@ -122,11 +122,10 @@ class Manifest:
 
     @property
     def rankless(self) -> tuple[str, ...]:
-        """Crossing tensors of unknown rank: ONNX allows them, but onnx.checker does not."""
-        crossing = (value for cut in self.cuts for value in cut.crossing)
-        return tuple(
-            dict.fromkeys(v.name for v in crossing if v.dims is None and "(" not in v.type)
-        )
+        """Tensors between parts, inputs and outputs of unknown rank: ONNX allows them, but
+        onnx.checker does not."""
+        values = (v for part in self.parts for v in (*part.inputs, *part.outputs))
+        return tuple(dict.fromkeys(v.name for v in values if v.dims is None and "(" not in v.type))
 
 
 def write_parts(
@@ -135,21 +134,28 @@ def write_parts(
     general: ValueSpecs,
     sizes: ValueSpecs,
     target: Path,
+    *,
+    is_replaced: bool = False,
 ) -> Manifest:
     """Write the parts between `cuts` and their manifest to the folder `target`, all or nothing.
 
-    `general` are the specs for all shapes, `sizes` those for the shapes in use.
+    `general` are the specs for all shapes, `sizes` those for the shapes in use. `is_replaced` says
+    that `target` may be there.
 
     Raises:
         StorageError: a file cannot be written.
+        UsageError: `target` came to be there meanwhile.
         ModelRefused: the model changes meanwhile, or cannot be divided there.
     """
     before = stamp(graph.path)
     at = set(cuts)
     crossing = [names for cut, names in enumerate(crossing_names(graph), 1) if cut in at]
-    general = ranked(graph, general, itertools.chain(*crossing))
+    general = ranked(graph, general, itertools.chain(*crossing, graph.outputs))
     locations = external_files(external_locations(graph.model, graph.path), graph.path)
-    with written_folder(target) as folder, ThreadPoolExecutor(_HASHING_THREADS) as hashing:
+    with (
+        written_folder(target, is_replaced=is_replaced) as folder,
+        ThreadPoolExecutor(_HASHING_THREADS) as hashing,
+    ):
         source = _Hashed(graph.path, graph.path.name, hashing)
         external = [_Hashed(graph.path.parent / place, place, hashing) for place in locations]
         parts = [

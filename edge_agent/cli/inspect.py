@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from edge_agent.cli.models import add_shape_option, parse_shapes
 from edge_agent.cli.output import (
     count_text,
+    ending_on_sigterm,
     print_json,
     print_table,
     run_text,
@@ -52,6 +53,11 @@ def run(options: argparse.Namespace) -> int:
     """Show a model."""
     if options.dot and options.json:
         raise UsageError("--dot: prints a graph, so --json does not go with it")
+    with ending_on_sigterm():
+        return _show(options)
+
+
+def _show(options: argparse.Namespace) -> int:
     # Only here, because onnx takes as long to import as all of the rest.
     from edge_agent.builder.dot import render_dot
     from edge_agent.builder.showing import show

@@ -6,10 +6,11 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from edge_agent import __version__
 from edge_agent.cli import infer, inspect, models, serve, split
-from edge_agent.errors import EdgeAgentError, UsageError
+from edge_agent.errors import EdgeAgentError, StorageError, UsageError
 
 EXIT_CODES = """\
 exit codes: 0 done · 1 failed · 2 wrong request or usage · 3 unknown model · 4 model refused ·
@@ -38,6 +39,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; its exit code. A user's mistake gives a message, never a traceback."""
+    _open_standard_streams()
     options = parser().parse_args(arguments)
     try:
         code: int = options.run(options)
@@ -56,6 +58,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         # Whoever read standard output has enough, as with `| head`; what is left goes nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 1
+    except OSError as error:
+        where = error.filename or "standard output"
+        print(f"edge-agent {options.command}: {where}: {error.strerror}", file=sys.stderr)
+        if error.filename is None:
+            _drop_output()
+        return StorageError.exit_code
     return code
+
+
+def _drop_output() -> None:
+    """What is left to be written goes nowhere, instead of failing again when Python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _open_standard_streams() -> None:
+    """One that is closed, as with `>&-`, goes nowhere; the next file to be opened would get its
+    number, and what libraries print."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import msgspec
 
@@ -22,10 +24,23 @@ def settings_of(options: argparse.Namespace) -> Settings:
     )
 
 
+@contextmanager
+def ending_on_sigterm() -> Iterator[None]:
+    """Have SIGTERM end the block as Ctrl-C does, so that what is half written goes."""
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def print_json(value: object) -> None:
     """One JSON document on standard output."""
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
-    sys.stdout.flush()
+    print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode(), flush=True)
 
 
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

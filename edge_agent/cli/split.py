@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from edge_agent.cli.models import add_shape_option, parse_shapes
 from edge_agent.cli.output import (
     count_text,
+    ending_on_sigterm,
     print_json,
     print_table,
     run_text,
@@ -78,7 +79,8 @@ def _check(options: argparse.Namespace) -> None:
 def run(options: argparse.Namespace) -> int:
     """Divide a model, or list where it can be divided."""
     _check(options)
-    return _list(options) if options.list else _split(options)
+    with ending_on_sigterm():
+        return _list(options) if options.list else _split(options)
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -157,7 +159,7 @@ def _split(options: argparse.Namespace) -> int:
         from edge_agent.builder.comparing import WholeModel
 
         whole = WholeModel(graph, shapes, rounds=ROUNDS, seed=options.seed)
-    manifest = write_parts(graph, cuts, everywhere, specs, target)
+    manifest = write_parts(graph, cuts, everywhere, specs, target, is_replaced=options.force)
     if manifest.rankless:
         _note(
             f"the number of dimensions of {', '.join(manifest.rankless)} is not known before a "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -49,7 +50,8 @@ def stamp(path: Path) -> tuple[int, ...]:
 def check_target(target: Path, source: Path, *, is_replaced: bool) -> None:
     """Refuse a folder that must not be written.
 
-    With `is_replaced` it may exist if nothing else lies in it than what `split` wrote there.
+    It may be there if it is empty, and with `is_replaced` if nothing else lies in it than what
+    `split` wrote there.
 
     Raises:
         UsageError: it exists, `source` lies in it, or the folder above does not exist.
@@ -58,11 +60,12 @@ def check_target(target: Path, source: Path, *, is_replaced: bool) -> None:
         raise UsageError(f"--out {target}: there is no folder {target.parent}; make it first")
     if not os.path.lexists(target):
         return
+    is_folder = target.is_dir() and not target.is_symlink()
+    if is_folder and not any(target.iterdir()):
+        return
     if not is_replaced:
-        raise UsageError(
-            f"{target}: exists already; name another folder with --out, or replace it with --force"
-        )
-    if target.is_symlink() or not target.is_dir():
+        raise _exists(target)
+    if not is_folder:
         raise UsageError(f"{target}: is no folder; name another one with --out")
     if source.resolve().is_relative_to(target.resolve()):
         raise UsageError(f"{target}: the model lies in it; name another folder with --out")
@@ -76,11 +79,15 @@ def check_target(target: Path, source: Path, *, is_replaced: bool) -> None:
 
 
 @contextmanager
-def written_folder(target: Path) -> Iterator[Path]:
+def written_folder(target: Path, *, is_replaced: bool) -> Iterator[Path]:
     """A new folder beside `target` that becomes `target` when the block succeeds.
 
     Otherwise it is removed, and what `target` was stays. What killed processes left beside it is
-    removed too. Raises: StorageError.
+    removed too.
+
+    Raises:
+        StorageError: it cannot be written.
+        UsageError: `target` came to be there meanwhile, and is not empty, without `is_replaced`.
     """
     try:
         _sweep(target)
@@ -93,7 +100,7 @@ def written_folder(target: Path) -> Iterator[Path]:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield folder
-        _take_place(folder, target)
+        _take_place(folder, target, is_replaced=is_replaced)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(fd)
@@ -107,10 +114,10 @@ def write_text(path: Path, text: str) -> None:
         raise _unwritable(path, error) from error
 
 
-def _take_place(folder: Path, target: Path) -> None:
+def _take_place(folder: Path, target: Path, *, is_replaced: bool) -> None:
     old = _beside(target, "old")
     try:
-        if target.exists():
+        if is_replaced and target.exists():
             target.rename(old)
         try:
             folder.rename(target)
@@ -119,6 +126,8 @@ def _take_place(folder: Path, target: Path) -> None:
                 old.rename(target)
             raise
     except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+            raise _exists(target) from error
         raise _unwritable(target, error) from error
     shutil.rmtree(old, ignore_errors=True)
 
@@ -143,7 +152,14 @@ def _sweep(target: Path) -> None:
 
 
 def _unwritable(path: Path, error: OSError) -> StorageError:
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     return StorageError(
-        f"{path}: cannot be written: {error.strerror}; free some space, or name another folder "
-        "with --out"
+        f"{path}: cannot be written: {error.strerror}; "
+        f"{'free some space, or ' if is_full else ''}name another folder with --out"
+    )
+
+
+def _exists(target: Path) -> UsageError:
+    return UsageError(
+        f"{target}: exists already; name another folder with --out, or replace it with --force"
     )

@@ -28,6 +28,7 @@ from edge_agent.errors import (
 )
 from edge_agent.wire.messages import Models
 from tests.fake_agent import Asked, FakeAgent, state
+from tests.system.made_models import convolving
 
 COMMANDS = (
     *("serve", "load", "unload", "models", "status", "devices", "replan", "plan", "infer"),
@@ -253,3 +254,30 @@ def test_inputs_larger_than_the_memory_are_refused(capsys: pytest.CaptureFixture
     err = capsys.readouterr().err
     assert err.startswith("edge-agent infer: ")
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [["models"], ["models", "--json"], ["split", "M", "--list"]])
+def test_an_output_that_takes_nothing_is_told(arguments: list[str], tmp_path: Path) -> None:
+    convolving(tmp_path / "m.onnx")
+    with FakeAgent(lambda asked: asked.answer(Models((state(),)))) as agent:
+        words = [str(tmp_path / "m.onnx") if word == "M" else word for word in arguments]
+        command = [sys.executable, "-m", "edge_agent.cli", *words, "--socket", str(agent.path)]
+        with Path("/dev/full").open("w") as full:
+            ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+        told = f"edge-agent {arguments[0]}: standard output: No space left on device\n"
+        assert (ended.returncode, ended.stderr.decode()) == (12, told)
+
+
+@pytest.mark.parametrize("closed", [0, 1, 2])
+def test_closed_streams_are_no_traceback(closed: int, tmp_path: Path) -> None:
+    convolving(tmp_path / "m.onnx")
+    script = f"{sys.executable} -m edge_agent.cli split m.onnx --at 2 {closed}>&-"
+    ended = subprocess.run(
+        ["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.startswith("" if closed == 1 else "part ")
+    assert sorted(p.name for p in (tmp_path / "m-parts").iterdir()) == [
+        *("manifest.json", "part-1.onnx", "part-1.onnx.weights"),
+        *("part-2.onnx", "part-2.onnx.weights"),
+    ]

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from edge_agent.cli.main import main
 from tests.model.made_models import model, node, value
@@ -186,3 +190,42 @@ def test_where_shapes_come_from_goes_to_standard_error(tmp_path: Path, capsys: S
     assert "open dimensions were tried: x=1x3" in capsys.readouterr().err
     assert main(["inspect", str(path), "--shape", "x=2x3"]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_terminating_leaves_nothing_half_written(
+    net: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def terminated(*_arguments: object, **_more: object) -> None:
+        (half,) = net.parent.glob(".net-parts.new-*")
+        assert half.is_dir()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr("edge_agent.builder.parts.write_text", terminated)
+    assert main(["split", str(net), "--parts", "2"]) == 130
+    assert capsys.readouterr().err == "edge-agent split: interrupted\n"
+    assert [path.name for path in net.parent.iterdir()] == ["net.onnx"]
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_outputs_that_a_checker_wants_to_know_more_of_are_named(
+    tmp_path: Path, capsys: Shown
+) -> None:
+    """Whether a loop runs at all decides about the rank of what it gives."""
+    grow = helper.make_graph(
+        [node("Unsqueeze", ["h", "zero"], ["g"]), node("Identity", ["c"], ["d"])],
+        "grow",
+        [value("i", [], TensorProto.INT64), value("c", [], TensorProto.BOOL), open_value("h")],
+        [value("d", [], TensorProto.BOOL), open_value("g")],
+        [numpy_helper.from_array(np.zeros(1, np.int64), "zero")],
+    )
+    nodes = [node("Abs", ["x"], ["a"]), node("Loop", ["n", "", "a"], ["y"], body=grow)]
+    inputs = [value("x", [3]), value("n", [], TensorProto.INT64)]
+    onnx.save(model(nodes, inputs, [open_value("y")]), tmp_path / "m.onnx")
+    assert main(["split", str(tmp_path / "m.onnx"), "--at", "1"]) == 0
+    told = capsys.readouterr().err
+    assert "the number of dimensions of y is not known before a run" in told
+
+
+def open_value(name: str) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, None)

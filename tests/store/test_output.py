@@ -15,8 +15,8 @@ from edge_agent.errors import StorageError, UsageError
 from edge_agent.store.output import check_target, digest, stamp, written_folder
 
 
-def fill(target: Path, text: str = "{}") -> None:
-    with written_folder(target) as folder:
+def fill(target: Path, text: str = "{}", *, is_replaced: bool = False) -> None:
+    with written_folder(target, is_replaced=is_replaced) as folder:
         (folder / "manifest.json").write_text(text)
         (folder / "part-1.onnx").write_text("part")
 
@@ -27,7 +27,7 @@ def names(folder: Path) -> list[str]:
 
 def test_the_folder_gets_its_name_when_all_is_written(tmp_path: Path) -> None:
     target = tmp_path / "out"
-    with written_folder(target) as folder:
+    with written_folder(target, is_replaced=True) as folder:
         assert not target.exists()
         (folder / "manifest.json").write_text("{}")
     assert names(tmp_path) == ["out"]
@@ -45,7 +45,7 @@ def test_what_fails_half_way_leaves_nothing(tmp_path: Path) -> None:
     target = tmp_path / "out"
 
     def fail() -> None:
-        with written_folder(target) as folder:
+        with written_folder(target, is_replaced=True) as folder:
             (folder / "part-1.onnx").write_text("half")
             raise StorageError("the disk is full")
 
@@ -58,7 +58,7 @@ def test_a_folder_is_replaced_as_a_whole(tmp_path: Path) -> None:
     target = tmp_path / "out"
     fill(target)
     (target / "part-2.onnx").write_text("old")
-    fill(target, "new")
+    fill(target, "new", is_replaced=True)
     assert names(tmp_path) == ["out"]
     assert names(target) == ["manifest.json", "part-1.onnx"]
     assert (target / "manifest.json").read_text() == "new"
@@ -69,14 +69,14 @@ def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> No
     script = (
         "import os, signal, sys; from pathlib import Path\n"
         "from edge_agent.store.output import written_folder\n"
-        "with written_folder(Path(sys.argv[1])) as folder:\n"
+        "with written_folder(Path(sys.argv[1]), is_replaced=False) as folder:\n"
         "    (folder / 'part-1.onnx').write_text('half')\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     run = subprocess.run([sys.executable, "-c", script, str(target)], check=False)
     assert run.returncode == -signal.SIGKILL
     assert len(names(tmp_path)) == 1
-    with written_folder(target) as folder:
+    with written_folder(target, is_replaced=True) as folder:
         # One that is being written by a process that lives stays.
         fill(target)
         assert folder.exists()
@@ -110,14 +110,34 @@ def test_only_what_split_wrote_may_be_replaced_and_only_with_force(tmp_path: Pat
         check_target(target, source, is_replaced=True)
 
 
-def test_an_empty_folder_a_file_and_a_link_are_not_replaced(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
+def test_an_empty_folder_may_be_there(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    target.mkdir()
+    check_target(target, tmp_path / "m.onnx", is_replaced=False)
+    fill(target)
+    assert names(target) == ["manifest.json", "part-1.onnx"]
+
+
+def test_what_came_to_be_there_meanwhile_is_not_replaced_unasked(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+
+    def write() -> None:
+        with written_folder(target, is_replaced=False) as folder:
+            (folder / "manifest.json").write_text("late")
+            fill(target, "first")
+
+    with pytest.raises(UsageError, match="exists already"):
+        write()
+    assert (target / "manifest.json").read_text() == "first"
+    assert names(tmp_path) == ["out"]
+
+
+def test_a_file_and_a_link_are_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     fill(tmp_path / "real")
     (tmp_path / "link").symlink_to("real")
     (tmp_path / "dangling").symlink_to("nowhere")
     for name, says in {
-        "empty": "has no manifest.json",
         "file": "is no folder",
         "link": "is no folder",
         "dangling": "is no folder",

@@ -48,6 +48,14 @@ def x(first: float = 0.0, rows: int = 1) -> Arrays:
     return {"x": np.arange(first, first + 3 * rows, dtype=np.float32).reshape(rows, 3)}
 
 
+def doubling(path: Path, side: str) -> Path:
+    """y = 2 · relu(x), float32[N,1,?,?]: both open sides are called `side`."""
+    nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Add", ["r", "r"], ["y"])]
+    dims: list[int | str] = ["N", 1, side, side]
+    graph = helper.make_graph(nodes, "doubling", [value("x", dims)], [value("y", dims)])
+    return saved(model(graph), path)
+
+
 def pairing(path: Path) -> Path:
     """s = a + b and p = a · b, float32[N,3] both, and k is float64[2] for which d = 2 · k."""
     graph = helper.make_graph(

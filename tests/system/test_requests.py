@@ -28,6 +28,7 @@ from tests.system.made_models import (
     classifying,
     count,
     counting,
+    doubling,
     pair,
     pairing,
     speaking,
@@ -345,3 +346,27 @@ def test_an_enormous_payload_is_refused_before_it_comes(agent: RunningAgent) -> 
         assert answer["kind"] == "failure"
         assert client.infer("add", x(0.0))["y"].tolist() == [[1.0, 2.0, 3.0]]
         assert client.status().memory_bytes - before < 32 * 2**20
+
+
+@pytest.mark.parametrize("side", ["?", "*", "-1", "None"])
+def test_sizes_whose_name_says_that_nobody_knows_them_may_differ(
+    agent: RunningAgent, shared_place: Place, side: str
+) -> None:
+    path = doubling(shared_place.folder / "double.onnx", side)
+    image = np.arange(-6, 6, dtype=np.float32).reshape(1, 1, 3, 4)
+    with agent.client() as client:
+        # Also in the parts of the model, whose shapes are others than those planned for.
+        client.load(path, shapes={"x": (1, 1, 2, 5)}, subgraphs=2, wait=True)
+        for x_in in (image, np.ones((2, 1, 5, 2), np.float32)):
+            y = client.infer("double", {"x": x_in})["y"]
+            np.testing.assert_array_equal(y, 2 * np.maximum(x_in, 0))
+        assert client.model("double").inputs[0].dims == ("N", 1, None, None)
+        client.unload("double")
+
+
+def test_sizes_of_one_name_must_be_equal(agent: RunningAgent, shared_place: Place) -> None:
+    with agent.client() as client:
+        client.load(doubling(shared_place.folder / "double.onnx", "side"))
+        with pytest.raises(InputMismatch, match=r"with side = 3 as in the inputs before it"):
+            client.infer("double", {"x": np.ones((1, 1, 3, 4), np.float32)})
+        client.unload("double")
