@@ -59,6 +59,8 @@ OWNER = "local"
 FIRST_REQUEST_S = 0.1
 """A build begins so long after the load: what a client asks at once goes first."""
 SERVED_LATELY_S = 30.0
+NO_ROOM_S = 0.5
+"""So long until another process is tried to start where that failed."""
 DEATHS_OF_SPECIALISED = 2
 """So many deaths in a row, and the specialised subgraphs are suspected first: one less than for
 a quarantine of the model."""
@@ -211,7 +213,7 @@ class Controller:
         """Put a model on record, whole or not at all."""
         name = loaded.record.name
         try:
-            self.keep(loaded)
+            self._keep(loaded)
             self._stores.registry.save(loaded.record)
         except StorageError:
             # A plan that was kept of the model before under this name is made again from its
@@ -411,7 +413,7 @@ class Controller:
                 self._moving.move(loaded, serve, may_be_beside=not built.is_large)
             loaded.plan = built.plan
             self.specialiser.begin_anew(loaded)
-            self.keep(loaded)
+            self._keep(loaded)
             loaded.planning = Planning("done", 1.0, "done")
 
     def deploy_specialised(self, loaded: Loaded, specialised: tuple[Specialised, ...]) -> None:
@@ -444,8 +446,13 @@ class Controller:
 
         self._executor.submit(tell)
 
-    def keep(self, loaded: Loaded) -> None:
+    def keep_on(self, loaded: Loaded) -> None:
         """See `specialising.Host`."""
+        with self._name_lock(loaded.record.name):
+            if not self.is_over(loaded):
+                self._keep(loaded)
+
+    def _keep(self, loaded: Loaded) -> None:
         save_kept(self._stores.plans, loaded.record.name, loaded.kept())
         loaded.hold(self._stores.hold(loaded.serve.files))
 
@@ -453,7 +460,7 @@ class Controller:
 
     def worker_lost(self, worker: Worker) -> None:
         """See `moving.Host`."""
-        found = next((m for m in self.all_loaded() if m.worker is worker), None)
+        found = next((m for m in self.all_loaded() if m.lane is worker.lane), None)
         if found is None:
             return
         with self._name_lock(found.record.name):
@@ -465,39 +472,53 @@ class Controller:
         """See `moving.Host`; what waits in the lane is answered by the new worker."""
         lane = loaded.lane
         while not self._is_stopping.is_set():
+            if loaded.is_gone.is_set() and not self._datapath.call(lambda: lane.in_flight):
+                return  # nobody waits for it any more
             if self._datapath.call(lambda: lane.quarantine) is not None:
                 self._remember_quarantine(loaded)
                 return
             if lane.deaths_in_a_row >= DEATHS_OF_SPECIALISED:
                 refuse_all(loaded, "the worker died again and again")
-            child = self._workers.prepare(is_background=False)
             try:
-                files = self._stores.in_place(loaded.record.model, loaded.serve.subgraphs)
-                loaded.serve = replace(loaded.serve, subgraphs=files)
-                loaded.worker, ready = self._moving.open(lane, loaded.serve, child, loaded.counted)
-                refuse(loaded, {u.shapes: u.reason for u in ready.unopened})
-                self._serve_again(loaded)
+                self._open_again(loaded)
                 return
-            except EdgeAgentError as error:
-                child.end()
+            except (EdgeAgentError, OSError) as error:
                 self._opening_failed(loaded, error)
 
-    def _serve_again(self, loaded: Loaded) -> None:
-        lane, worker = loaded.lane, loaded.worker
-        assert worker is not None
-        self._datapath.cut_over(lane, worker.station)
+    def _open_again(self, loaded: Loaded) -> None:
+        lane = loaded.lane
+        child = self._workers.prepare(is_background=False)
+        try:
+            files = self._stores.in_place(loaded.record.model, loaded.serve.subgraphs)
+            loaded.serve = replace(loaded.serve, subgraphs=files)
+            loaded.worker, ready = self._moving.open(lane, loaded.serve, child, loaded.counted)
+            refuse(loaded, {u.shapes: u.reason for u in ready.unopened})
+            self._datapath.cut_over(lane, loaded.worker.station)
+        except BaseException:
+            child.end()
+            raise
         lane.restarts += 1
 
-    def _opening_failed(self, loaded: Loaded, error: EdgeAgentError) -> None:
+    def _opening_failed(self, loaded: Loaded, error: EdgeAgentError | OSError) -> None:
         """A plan that cannot be opened is given up for plain ONNX Runtime; plain is tried again."""
         log.warning("model %s could not be opened: %s", loaded.record.name, error)
+        if isinstance(error, ModelQuarantined):
+            return
+        if isinstance(error, OSError):
+            # Processes or descriptors are used up, for which it is not to blame.
+            self._is_stopping.wait(NO_ROOM_S)
+            return
         if loaded.serve.specialised:
             refuse_all(loaded, f"the worker could not be opened: {error}")
-        elif loaded.serve.subgraphs[0].compiled_for is not None:
-            self._fall_back(loaded)
-        else:
-            because = None if isinstance(error, WorkerLost) else str(error)
-            self._datapath.call(lambda: loaded.lane.died(because))
+            return
+        because = None if isinstance(error, WorkerLost) else str(error)
+        if loaded.serve.subgraphs[0].compiled_for is not None:
+            try:
+                self._fall_back(loaded)
+                return
+            except EdgeAgentError as damage:
+                because = str(damage)
+        self._datapath.call(lambda: loaded.lane.died(because))
 
     def _fall_back(self, loaded: Loaded) -> None:
         path = str(self._stores.model_path(loaded.record.model))
@@ -519,7 +540,10 @@ class Controller:
         log.error("%s", loaded.lane.quarantine)
         loaded.record = replace(loaded.record, quarantined=loaded.lane.quarantine)
         if not loaded.is_gone.is_set():  # else its name stands for another model, or for none
-            self._stores.registry.save(loaded.record)
+            try:
+                self._stores.registry.save(loaded.record)
+            except StorageError as error:
+                log.warning("it will be tried again at the next start: %s", error)
 
     # ---- start and stop of the agent
 

@@ -23,6 +23,7 @@ from edge_agent.agent.lending import Lending
 from edge_agent.agent.poller import Poller
 from edge_agent.agent.stations import Stations, WorkerEvents
 from edge_agent.errors import AgentUnavailable
+from edge_agent.plans import Epoch
 from edge_agent.wire.messages import Codec, Deployment
 
 log = logging.getLogger(__name__)
@@ -177,6 +178,7 @@ class DataPath:
 
         Raises:
             WorkerLost: the worker died since it was ready.
+            ModelQuarantined: the model was, meanwhile.
         """
         self.call(lambda: self._stations.cut_over(lane, station))
 
@@ -188,14 +190,19 @@ class DataPath:
         """
         self.call(lambda: self._stations.open_beside(station, deployment))
 
-    def switch(self, lane: Lane, station: Station, deployment: Deployment) -> None:
-        """Let a worker that serves go on with an epoch that it opened.
+    def switch(self, lane: Lane, station: Station, deployment: Deployment) -> bool:
+        """Let a worker that serves go on with an epoch that it opened; False, and nothing is
+        changed, if it may be caught in a run that nobody awaits.
 
         Raises:
             WorkerLost: it died, or was retired, since that was ready.
         """
         epoch, window = deployment.epoch, deployment.most_instances + AHEAD
-        self.call(lambda: self._stations.switch(lane, station, epoch, window))
+        return self.call(lambda: self._stations.switch(lane, station, epoch, window))
+
+    def discard(self, station: Station, epoch: Epoch) -> None:
+        """Have a worker give up an epoch that it was told to open beside what it serves."""
+        self.call(lambda: self._stations.discard(station, epoch))
 
     def retire(self, lane: Lane, station: Station) -> None:
         """Take a worker out of its lane: it ends when what it has is answered."""

@@ -109,9 +109,17 @@ class Moving:
         Raises:
             EdgeAgentError: it cannot; what served before goes on serving.
         """
-        ready = self._beside(loaded, serve) if may_be_beside and loaded.opens_aside else None
+        worker, plan = loaded.worker, loaded.plan
+        is_beside = may_be_beside and loaded.opens_aside
+        ready = self._beside(loaded, serve) if is_beside else None
         if ready is None:
-            ready = self._by_another(loaded, serve)
+            try:
+                ready = self._by_another(loaded, serve)
+            except EdgeAgentError:
+                if is_beside and worker is not None:
+                    self._workers.discard(worker, serve.epoch)  # it goes on with what it has
+                raise
+            loaded.plan = plan  # also if it was given up meanwhile, by a restart
         loaded.serve = serve
         refuse(loaded, {u.shapes: u.reason for u in ready.unopened})
 
@@ -120,19 +128,16 @@ class Moving:
 
     def _by_another(self, loaded: Loaded, serve: Serve) -> Ready:
         child = self._workers.prepare(is_background=self._host.others_serve())
+        before = loaded.worker
         try:
             worker, ready = self.open(loaded.lane, serve, child, loaded.counted)
+            loaded.worker = worker
+            self._datapath.cut_over(loaded.lane, worker.station)
+            return ready
         except EdgeAgentError:
+            loaded.worker = before
             child.end()
             raise
-        # Known before it serves: if it dies at once, it is looked up.
-        before, loaded.worker = loaded.worker, worker
-        try:
-            self._datapath.cut_over(loaded.lane, worker.station)
-        except WorkerLost:
-            loaded.worker = before
-            raise
-        return ready
 
     def _beside(self, loaded: Loaded, serve: Serve) -> Ready | None:
         """What the worker that serves says of it; None if another one has to be asked.
@@ -146,8 +151,7 @@ class Moving:
         serve = self._counting(lane, serve, loaded.counted)
         try:
             ready = self._workers.open_beside(worker, serve).result(BESIDE_TIMEOUT_S)
-            self._workers.switch(lane, worker, serve)
-            return ready
+            return ready if self._workers.switch(worker, serve) else None
         except (ModelRefused, RuntimeUnavailable, StorageError):
             raise
         except TimeoutError:

@@ -21,7 +21,13 @@ from edge_agent.agent.lanes import Lane
 from edge_agent.agent.loaded import WAITING, Loaded, ShapeWork
 from edge_agent.agent.turns import Traffic, Turn, wait_for_quiet
 from edge_agent.config import Settings
-from edge_agent.errors import BuilderLost, Busy, EdgeAgentError
+from edge_agent.errors import (
+    BuilderLost,
+    Busy,
+    EdgeAgentError,
+    ModelQuarantined,
+    StorageError,
+)
 from edge_agent.planning.specialise import ShapePolicy, choose_shapes
 from edge_agent.plans import ExecutionPlan
 from edge_agent.samples import complete_shapes
@@ -58,15 +64,15 @@ class Host(Protocol):
         ...
 
     def deploy_specialised(self, loaded: Loaded, specialised: tuple[Specialised, ...]) -> None:
-        """Let another epoch serve with these.
+        """Let another epoch serve with these, unless the model is over.
 
         Raises:
             EdgeAgentError: it cannot; what serves goes on serving.
         """
         ...
 
-    def keep(self, loaded: Loaded) -> None:
-        """Write down what is known of the model."""
+    def keep_on(self, loaded: Loaded) -> None:
+        """Write down what is known of the model, unless it is over."""
         ...
 
     def sweep_after_builder(self) -> None:
@@ -111,6 +117,7 @@ class Specialiser:
         Raises:
             InputMismatch: the shapes contradict the model.
             Busy: too many others are waited for.
+            ModelQuarantined: the model is not run any more.
             EdgeAgentError: it could not be made.
         """
         general = loaded.plan
@@ -122,6 +129,8 @@ class Specialiser:
                 return known.plan
         if general is not None and general.shapes == full:
             return general
+        if loaded.lane.quarantine is not None:
+            raise ModelQuarantined(loaded.lane.quarantine)
         work = loaded.shape_work
         with work.changing:
             answer = work.answers.get(shapes)
@@ -202,29 +211,33 @@ class Specialiser:
         return next((shapes for shapes in self._wanted(loaded) if shapes not in fresh), None)
 
     def _run(self, loaded: Loaded, work: ShapeWork) -> None:
+        stopped = work.stopped
         try:
-            while True:
-                with self._host.building.held(work.stopped.is_set) as is_mine:
-                    if not is_mine:
-                        break
+            builder = self._make_all(loaded, work)
+        except Exception:
+            log.exception("planning of %s for single shapes failed", loaded.record.name)
+            with work.changing:
+                builder = _end(work)
+        if builder is not None:
+            builder.close()
+            self._host.sweep_after_builder()
+        if stopped.is_set():
+            self.consider(loaded)  # what it was stopped for may be over already
+
+    def _make_all(self, loaded: Loaded, work: ShapeWork) -> Builder | None:
+        """Make what is wanted until nothing is, and have it serve; the builder that is left."""
+        while True:
+            is_stuck = True
+            with self._host.building.held(work.stopped.is_set) as is_mine:
+                if is_mine:
                     shapes = None if work.stopped.is_set() else self._next(loaded, work)
                     if shapes is not None:
                         self._make(loaded, work, shapes)
                     is_stuck = shapes is None and not self._settle(loaded, work)
-                with work.changing:
-                    if is_stuck or work.stopped.is_set() or not self._has_work(loaded, work):
-                        break
-        except Exception:
-            log.exception("planning of %s for single shapes failed", loaded.record.name)
-        finally:
             with work.changing:
-                builder, work.builder = work.builder, None
-                work.is_running = False
-            if builder is not None:
-                builder.close()
-                self._host.sweep_after_builder()
-            if work.stopped.is_set():
-                self.consider(loaded)  # what it was stopped for may be over already
+                if is_stuck or work.stopped.is_set() or not self._has_work(loaded, work):
+                    # In one step, so that what is wanted from now on starts another thread.
+                    return _end(work)
 
     def _make(self, loaded: Loaded, work: ShapeWork, shapes: ShapeSet) -> None:
         result: Built | EdgeAgentError
@@ -308,12 +321,22 @@ class Specialiser:
         try:
             if {s.shapes: s for s in serve} != {s.shapes: s for s in before}:
                 self._host.deploy_specialised(loaded, serve)
-            self._host.keep(loaded)
         except EdgeAgentError as error:
             log.warning("%s serves as before: %s", loaded.record.name, error)
             refuse(loaded, {s.shapes: f"not opened: {error}" for s in serve if s not in before})
             return False
+        try:
+            self._host.keep_on(loaded)
+        except StorageError as error:
+            log.warning("the plans of %s are not kept: %s", loaded.record.name, error)
         return True
+
+
+def _end(work: ShapeWork) -> Builder | None:
+    """The thread makes nothing more; its builder. Hold `work.changing`."""
+    builder, work.builder = work.builder, None
+    work.is_running = False
+    return builder
 
 
 def refuse(loaded: Loaded, reasons: Mapping[ShapeSet, str]) -> None:

@@ -15,6 +15,7 @@ from edge_agent.agent.lending import Asked, Lendable, Lending, Loan
 from edge_agent.agent.poller import CAN_SEND, HAS_INPUT, Poller
 from edge_agent.errors import (
     EdgeAgentError,
+    ModelQuarantined,
     ProtocolError,
     RunFailed,
     WorkerLost,
@@ -29,6 +30,7 @@ from edge_agent.wire.messages import (
     Codec,
     Counted,
     Deployment,
+    Discard,
     Forget,
     GiveBack,
     Message,
@@ -236,7 +238,10 @@ class Stations:
 
         Raises:
             WorkerLost: the worker died since it was ready.
+            ModelQuarantined: the model was, meanwhile.
         """
+        if lane.quarantine is not None:
+            raise ModelQuarantined(lane.quarantine)
         if station not in self._attached:
             raise WorkerLost("the worker died before it served")
         old = lane.cut_over(station)
@@ -255,8 +260,9 @@ class Stations:
         worker.opens.add(deployment.epoch)
         self.tell(worker, deployment)
 
-    def switch(self, lane: Lane, station: Station, epoch: Epoch, window: int) -> None:
-        """Let a worker that serves go on with an epoch that it opened.
+    def switch(self, lane: Lane, station: Station, epoch: Epoch, window: int) -> bool:
+        """Let a worker that serves go on with an epoch that it opened; False, and nothing is
+        changed, if it may be caught in a run that nobody awaits, and then would not hear of it.
 
         Raises:
             WorkerLost: it died, or was retired, since that was ready.
@@ -264,8 +270,17 @@ class Stations:
         worker = self._attached.get(station)
         if worker is None or lane.active is not station:
             raise WorkerLost("the worker died before it served another epoch")
+        if station.runs_for_nobody:
+            return False
         self.tell(worker, Switch(epoch))
         lane.switch(station, epoch, window)
+        return True
+
+    def discard(self, station: Station, epoch: Epoch) -> None:
+        """Have a worker give up an epoch that it opened, or is about to, beside what it serves."""
+        worker = self._attached.get(station)
+        if worker is not None:
+            self.tell(worker, Discard(epoch))
 
     def retire(self, lane: Lane, station: Station) -> None:
         """Take a worker out of its lane: it ends when what it has is answered."""

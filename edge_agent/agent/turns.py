@@ -4,6 +4,7 @@ now and then."""
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -20,11 +21,12 @@ else a busy model would never get a plan."""
 
 
 class Turn:
-    """Held by one thread at a time; who waits for it may give up."""
+    """Held by one thread at a time, in the order in which they came; who waits may give up."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._is_held = False
+        self._queue: deque[object] = deque()
+        """Who holds it, and behind it who waits."""
 
     @contextmanager
     def held(self, is_over: Callable[[], bool]) -> Iterator[bool]:
@@ -32,17 +34,20 @@ class Turn:
 
         When that becomes true, call `look_again`.
         """
-        with self._changed:
-            self._changed.wait_for(lambda: not self._is_held or is_over())
-            got = not self._is_held
-            self._is_held = True
+        place = object()
         try:
+            with self._changed:
+                self._queue.append(place)
+                self._changed.wait_for(lambda: self._queue[0] is place or is_over())
+                got = self._queue[0] is place
+                if not got:
+                    self._queue.remove(place)
             yield got
         finally:
-            if got:
-                with self._changed:
-                    self._is_held = False
-                    self._changed.notify_all()
+            with self._changed:
+                if place in self._queue:
+                    self._queue.remove(place)
+                self._changed.notify_all()
 
     def look_again(self) -> None:
         """Have those who wait see whether they still want it."""
@@ -64,11 +69,13 @@ def wait_for_quiet(
     """Block until a slice of work may begin; `on_wait` is called when that takes time.
 
     Raises:
-        BuilderLost: `is_stopped` became true meanwhile.
+        BuilderLost: `is_stopped` is true, or became so meanwhile.
     """
     until_s = clock.monotonic_s() + MAX_WAIT_S
-    while traffic.quiet_for_s() < QUIET_S and clock.monotonic_s() < until_s:
+    while True:
         if is_stopped():
             raise BuilderLost("stopped")
+        if traffic.quiet_for_s() >= QUIET_S or clock.monotonic_s() >= until_s:
+            return
         on_wait()
         clock.sleep_s(GRANT_POLL_S)

@@ -81,12 +81,14 @@ class Worker:
 
     def __init__(
         self,
+        lane: Lane,
         child: Child,
         serve: Serve,
         on_lost: Callable[[Worker], None],
         on_counted: Callable[[Worker, ShapeCounts], None] = lambda _worker, _counts: None,
     ) -> None:
         self._on_counted = on_counted
+        self.lane = lane
         self.child = child
         self.serve = serve
         self.station: Station
@@ -229,7 +231,7 @@ class Workers:
         It gets no requests until `DataPath.cut_over`. `on_lost` is called on a thread of its own
         when it dies later and its lane needs another worker, `on_counted` on the data thread.
         """
-        worker = Worker(child, serve, on_lost, on_counted)
+        worker = Worker(lane, child, serve, on_lost, on_counted)
         # The data thread gets a descriptor of its own: closing one that it waits on would hide the
         # end of the stream from it.
         stream = child.stream.dup()
@@ -248,14 +250,21 @@ class Workers:
         self._datapath.open_beside(worker.station, serve.deployment())
         return ready
 
-    def switch(self, lane: Lane, worker: Worker, serve: Serve) -> None:
-        """Let a worker go on with what it opened beside what it serves.
+    def switch(self, worker: Worker, serve: Serve) -> bool:
+        """Let a worker go on with what it opened beside what it serves; False, and nothing is
+        changed, if it may be caught in a run that nobody awaits.
 
         Raises:
             WorkerLost: it died since.
         """
-        self._datapath.switch(lane, worker.station, serve.deployment())
+        if not self._datapath.switch(worker.lane, worker.station, serve.deployment()):
+            return False
         worker.serve = serve
+        return True
+
+    def discard(self, worker: Worker, epoch: Epoch) -> None:
+        """Have a worker give up what it was told to open beside what it serves."""
+        self._datapath.discard(worker.station, epoch)
 
     def close(self) -> None:
         """End every worker; the data thread has let go of them before."""

@@ -336,6 +336,12 @@ class Switch(Message, frozen=True, tag="switch"):
     epoch: Epoch
 
 
+class Discard(Message, frozen=True, tag="discard"):
+    """This epoch, which was deployed beside the one that serves, will not serve."""
+
+    epoch: Epoch
+
+
 class Unopened(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A specialisation that a worker does without."""
 
@@ -435,7 +441,7 @@ class GiveBack(Message, frozen=True, tag="give-back"):
     """Whether the payload is the rest of an answer."""
 
 
-AgentToWorker = Deployment | Switch | Run | Forget | Tally | Lend | Recall
+AgentToWorker = Deployment | Switch | Discard | Run | Forget | Tally | Lend | Recall
 WorkerMessage = Ready | Ran | RunError | GiveBack | Counted
 
 

@@ -107,6 +107,8 @@ class NextEpoch:
         """Held while sessions are created: one after the other."""
         self._changing = threading.Lock()
         self._opened: Opened | None = None
+        self._unwanted: set[Epoch] = set()
+        """Discarded before they were open."""
 
     def begin(
         self, deployment: Deployment, beside: Beside, send: Callable[[Message], None]
@@ -130,21 +132,36 @@ class NextEpoch:
             raise ProtocolError(f"told to switch to {epoch}, which is not ready")
         return opened
 
-    def _exchange(self, opened: Opened | None) -> Opened | None:
+    def discard(self, epoch: Epoch) -> None:
+        """It will not take over: give it up, now or when it is open."""
         with self._changing:
+            opened = self._opened
+            if opened is None or opened.epoch != epoch:
+                self._unwanted.add(epoch)
+                return
+            self._opened = None
+        opened.close()
+
+    def _exchange(self, opened: Opened | None) -> Opened | None:
+        """Make that the next epoch; the one that it was before, or, if nobody wants it any more,
+        itself."""
+        with self._changing:
+            if opened is not None and opened.epoch in self._unwanted:
+                self._unwanted.remove(opened.epoch)
+                return opened
             before, self._opened = self._opened, opened
         return before
 
     def _open(
         self, deployment: Deployment, beside: Beside, send: Callable[[Message], None]
     ) -> None:
-        # The thread that began this may be bound, and the sessions' threads would be too.
-        os.sched_setaffinity(0, self._cores)
         with self._opening, suppress(ConnectionLost):
             send(self._answer(deployment, beside))
 
     def _answer(self, deployment: Deployment, beside: Beside) -> Message:
         try:
+            # The thread that began this may be bound, and the sessions' threads would be too.
+            os.sched_setaffinity(0, self._cores)
             opened = self._open_deployment(deployment, beside)
         except EdgeAgentError as error:
             code, text = error.code, error_text(error)

@@ -33,6 +33,7 @@ from edge_agent.wire.messages import (
     Codec,
     Counted,
     Deployment,
+    Discard,
     Failure,
     Forget,
     GiveBack,
@@ -106,8 +107,9 @@ class Serving:
         """
         self._start_threads()
         self._ended.wait()
-        for lent in list(self._lent.values()):
-            lent.close()
+        with self._settling:
+            for lent in list(self._lent.values()):
+                lent.close()
         raise ConnectionLost("the agent closed the stream")
 
     def _start_threads(self) -> None:
@@ -221,6 +223,8 @@ class Serving:
             case Switch(epoch=epoch):
                 self._opened = self._next_epoch.take(epoch)
                 self._start_threads()
+            case Discard(epoch=epoch):
+                self._next_epoch.discard(epoch)
         return None
 
     def _run_of(self, run: Run, payload: Buffer) -> Callable[[], None]:
@@ -359,7 +363,7 @@ class Serving:
             self._tally.settle(is_answered=isinstance(answer, Result))
             unsent = lent.answer(message, tensors)
             lent.is_running = False
-            if unsent or lent.must_return:
+            if (unsent or lent.must_return) and not self._ended.is_set():
                 self._give_back(lent, unsent, is_unsent=bool(unsent))
 
     def _send(self, message: Message, tensors: Sequence[memoryview] = ()) -> None:

@@ -30,6 +30,7 @@ from edge_agent.wire.messages import (
     ClientMessage,
     Codec,
     Deployment,
+    Discard,
     Done,
     Infer,
     Message,
@@ -118,6 +119,7 @@ class WorkerEnd:
         self.epoch: Epoch
         self.opens_beside: Callable[[WorkerEnd, Deployment], None] = WorkerEnd.say_ready_for
         """What `serve_in_thread` does with another deployment."""
+        self.discarded: list[Epoch] = []
         self._thread: threading.Thread | None = None
 
     def next(self) -> tuple[AgentToWorker, Buffer]:
@@ -172,6 +174,9 @@ class WorkerEnd:
                         continue
                     if isinstance(message, Switch):
                         self.epoch = message.epoch
+                        continue
+                    if isinstance(message, Discard):
+                        self.discarded.append(message.epoch)
                         continue
                     assert isinstance(message, Run), message
                     run, inputs = message, unpack_arrays(message.tensors, payload)

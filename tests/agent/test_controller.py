@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
+import socket
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -11,11 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+import msgspec
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from edge_agent.agent import controller as controller_module
 from edge_agent.agent.controller import Controller
 from edge_agent.agent.datapath import DataPath
 from edge_agent.agent.kept import Specialisation
@@ -25,11 +29,19 @@ from edge_agent.agent.processes import Child
 from edge_agent.agent.stores import Stores
 from edge_agent.agent.workers import Serve, Worker, Workers
 from edge_agent.config import Settings
-from edge_agent.errors import ModelRefused, RuntimeUnavailable, UnknownModel, WorkerLost
+from edge_agent.errors import (
+    ModelQuarantined,
+    ModelRefused,
+    RuntimeUnavailable,
+    UnknownModel,
+    WorkerLost,
+)
 from edge_agent.plans import Target
+from edge_agent.tensors import TensorName
 from edge_agent.wire.messages import (
     Counted,
     Deployment,
+    Failure,
     Load,
     Ready,
     RunError,
@@ -136,6 +148,7 @@ class FakeWorkers:
         real = Workers(rig.datapath)
         self.open_beside = real.open_beside
         self.switch = real.switch
+        self.discard = real.discard
 
     def prepare(self, *, is_background: bool) -> FakeChild:  # noqa: ARG002
         self.children.append(FakeChild())
@@ -152,7 +165,7 @@ class FakeWorkers:
         on_lost: Callable[[Worker], None],
         on_counted: Callable[[Worker, ShapeCounts], None],
     ) -> Worker:
-        worker = Worker(cast(Child, child), serve, on_lost, on_counted)
+        worker = Worker(lane, cast(Child, child), serve, on_lost, on_counted)
         ours, end = self.rig.stream()
         deployment = Deployment(
             epoch=serve.epoch,
@@ -481,3 +494,68 @@ def test_what_the_worker_counts_is_known_and_goes_on_with_the_next_one(
     wait_until(lambda: loaded.counted == counts, "the counts are known")
     models.controller.deploy_specialised(loaded, (SPECIAL,))
     assert models.workers.workers[1].serve.counted == counts
+
+
+def kill_worker(models: Models) -> None:
+    models.workers.ends[-1].stream.socket.shutdown(socket.SHUT_RDWR)
+
+
+def test_where_no_process_can_be_started_it_is_tried_until_one_can(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models.controller.load(load(write(tmp_path / "m.onnx")))
+    prepare, tries = models.workers.prepare, []
+
+    def prepare_at_last(*, is_background: bool) -> FakeChild:
+        tries.append(is_background)
+        if len(tries) < 4:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return prepare(is_background=is_background)
+
+    monkeypatch.setattr(controller_module, "NO_ROOM_S", 0.01)
+    monkeypatch.setattr(models.workers, "prepare", prepare_at_last)
+    kill_worker(models)
+    np.testing.assert_array_equal(models.infer("m"), X * 2)
+    assert len(tries) == 4
+
+
+def test_a_model_of_which_neither_plan_nor_graph_can_be_opened_tells_so(
+    models: Models, tmp_path: Path
+) -> None:
+    def refuse(end: WorkerEnd) -> None:
+        end.send(RunError(end.epoch, -1, "storage", "it is damaged"))
+
+    found = models.controller.load(load(write(tmp_path / "m.onnx")))
+    gone = str(models.stores.pool.folder / "gone.onnx")
+    file = msgspec.structs.replace(
+        found.serve.subgraphs[0], path=gone, compiled_for="device", is_plain=False
+    )
+    found.serve = replace(found.serve, subgraphs=(file,))
+    models.workers.steps = [refuse] * 5
+    models.stores.models.remove(found.record.model)
+    kill_worker(models)
+    client = models.rig.client()
+    client.infer("r")
+    answer = client.answer()
+    assert isinstance(answer, Failure)
+    assert answer.code == "model-quarantined"
+    assert "cannot be opened" in answer.message
+    models.controller.unload("m")
+    assert models.controller.all_loaded() == []
+
+
+def test_what_is_gone_is_not_written_down_again(models: Models, tmp_path: Path) -> None:
+    found = models.controller.load(load(write(tmp_path / "m.onnx")))
+    models.controller.unload("m")
+    models.controller.keep_on(found)
+    assert models.stores.plans.load_plan("m") is None
+    assert found.leases == ()
+
+
+def test_plans_for_shapes_of_a_model_in_quarantine_are_refused(
+    models: Models, tmp_path: Path
+) -> None:
+    found = models.controller.load(load(write(tmp_path / "m.onnx")))
+    models.rig.datapath.call(found.lane.isolate)
+    with pytest.raises(ModelQuarantined):
+        models.controller.specialiser.plan_for(found, {TensorName("x"): (3, 2)})

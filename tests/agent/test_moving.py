@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from edge_agent.agent import moving
+from edge_agent.agent.lanes import Lane, Station
 from edge_agent.agent.loaded import Loaded
 from edge_agent.errors import EdgeAgentError, ModelQuarantined, StorageError, WorkerLost
 from edge_agent.transport.local import ConnectionLost
@@ -239,3 +241,91 @@ def test_what_cannot_be_moved_says_so(models: Models, tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="it is damaged"):
         deploy(models, found)
     np.testing.assert_array_equal(models.infer("m"), X * 2)
+
+
+def test_what_nobody_could_let_serve_is_discarded_by_the_worker_that_goes_on(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(end: WorkerEnd) -> None:
+        end.send(RunError(end.epoch, -1, "storage", "it is damaged"))
+
+    monkeypatch.setattr(moving, "BESIDE_TIMEOUT_S", 0.05)
+    found = loaded(models, tmp_path)
+    (end,) = ends(models)
+    opened: list[Deployment] = []
+    end.opens_beside = lambda _end, deployment: opened.append(deployment)
+    models.workers.steps = [refuse]
+    with pytest.raises(StorageError):
+        deploy(models, found)
+    wait_until(lambda: end.discarded, "the worker is told")
+    assert end.discarded == [deployment.epoch for deployment in opened]
+    np.testing.assert_array_equal(models.infer("m"), X * 2)
+
+
+def test_a_worker_that_is_caught_in_a_run_when_it_is_to_switch_is_replaced(
+    models: Models, tmp_path: Path
+) -> None:
+    may_go_on = threading.Event()
+
+    def hang(end: WorkerEnd, deployment: Deployment) -> None:
+        client = models.rig.client()
+        client.infer("expires", deadline_s=0.05)
+        assert isinstance(client.answer(), Failure)
+        end.say_ready_for(deployment)
+        run, _ = end.next_run()
+        may_go_on.wait(20.0)
+        end.answer(run, X * 2)
+
+    found = loaded(models, tmp_path)
+    ends(models)[0].opens_beside = hang
+    deploy(models, found)
+    assert found.worker is models.workers.workers[1]
+    assert ends(models)[1].epoch == found.serve.epoch
+    np.testing.assert_array_equal(models.infer("m"), X * 2)
+    may_go_on.set()
+
+
+def test_a_model_that_is_quarantined_while_another_worker_opens_is_so_on_disk(
+    models: Models, tmp_path: Path
+) -> None:
+    found = loaded(models, tmp_path, opens_aside=False)
+
+    def die(end: WorkerEnd) -> None:
+        models.rig.datapath.call(lambda: [found.lane.died() for _ in range(2)])
+        ends(models)[0].stream.socket.shutdown(socket.SHUT_RDWR)
+        wait_until(lambda: found.lane.quarantine, "it is quarantined")
+        is_ready(end)
+
+    models.workers.steps = [die]
+    with pytest.raises(ModelQuarantined):
+        deploy(models, found)
+    assert found.lane.active is None
+    assert models.workers.children[-1].is_ended
+
+    def recorded() -> str | None:
+        (record,), _ = models.stores.registry.load()
+        return record.quarantined
+
+    wait_until(recorded, "it is on record")
+
+
+def test_a_model_both_of_whose_workers_die_at_the_cutover_is_served_again(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = loaded(models, tmp_path, opens_aside=False)
+    cut_over = models.rig.datapath.cut_over
+    is_first = threading.Event()
+
+    def die(lane: Lane, station: Station) -> None:
+        if not is_first.is_set():
+            is_first.set()
+            for end in ends(models):
+                end.stream.socket.shutdown(socket.SHUT_RDWR)
+            wait_until(lambda: found.lane.active is None, "they are dead")
+        cut_over(lane, station)
+
+    monkeypatch.setattr(models.rig.datapath, "cut_over", die)
+    with pytest.raises(WorkerLost):
+        deploy(models, found)
+    np.testing.assert_array_equal(models.infer("m"), X * 2)
+    assert found.worker is models.workers.workers[2]

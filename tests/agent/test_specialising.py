@@ -11,7 +11,7 @@ import pytest
 
 from edge_agent.agent.builders import Builder
 from edge_agent.agent.lanes import Lane
-from edge_agent.agent.loaded import Loaded, Planning
+from edge_agent.agent.loaded import Loaded, Planning, ShapeWork
 from edge_agent.agent.specialising import Specialiser
 from edge_agent.agent.turns import Turn
 from edge_agent.agent.workers import Serve
@@ -166,7 +166,7 @@ class Bench:
         self.deployed.append({s.shapes for s in specialised})
         loaded.serve = Serve(epoch=epoch(), subgraphs=(FILE,), instances=1, specialised=specialised)
 
-    def keep(self, loaded: Loaded) -> None:  # noqa: ARG002
+    def keep_on(self, loaded: Loaded) -> None:  # noqa: ARG002
         self.kept += 1
 
     def sweep_after_builder(self) -> None:
@@ -435,3 +435,39 @@ def test_what_gained_nothing_is_forgotten_when_there_is_too_much_of_it(bench: Be
             lambda shapes=shapes: shapes in bench.built and not bench.is_busy, "it was tried"
         )
     assert len(bench.loaded.specialisations) == 16
+
+
+def test_what_is_counted_while_the_thread_ends_is_made_too(bench: Bench) -> None:
+    has_work = bench.specialiser._has_work
+    told: list[bool] = []
+
+    class Changing:
+        """Tells of another shape at the moment at which the thread has found nothing to do."""
+
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+            self.is_last = False
+
+        def __enter__(self) -> None:
+            self.lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            self.lock.release()
+            if self.is_last:
+                self.is_last = False
+                told.append(True)
+                bench.specialiser.counted(bench.loaded, counts(x1x2=60, x2x2=60))
+
+    changing = Changing()
+    bench.loaded.shape_work.changing = cast(threading.Lock, changing)
+
+    def looked(loaded: Loaded, work: ShapeWork) -> bool:
+        found = has_work(loaded, work)
+        if threading.current_thread().name.startswith("build-shapes") and not found and not told:
+            changing.is_last = True
+        return found
+
+    bench.specialiser._has_work = looked  # type: ignore[method-assign]
+    bench.ask(x1x2=60)
+    assert told
+    assert bench.built == [A, B]

@@ -53,6 +53,16 @@ def test_who_gives_up_leaves_the_turn_with_whom_has_it() -> None:
     assert staying.got is True
 
 
+def test_who_comes_again_goes_behind_who_waits() -> None:
+    turn = Turn()
+    with turn.held(lambda: False):
+        waiting = Waiter(turn, lambda: False)
+        waiting.may_end.set()
+        assert not waiting.has_ended.wait(0.2)
+    with turn.held(lambda: False):
+        assert waiting.got is True
+
+
 def test_a_turn_ends_with_an_error_in_it() -> None:
     turn = Turn()
     try:

@@ -17,9 +17,19 @@ from edge_agent.plans import Epoch
 from edge_agent.subgraphs import ModelId
 from edge_agent.tensors import Arrays
 from edge_agent.wire.arrays import pack_arrays
-from edge_agent.wire.messages import Deployment, Ran, Ready, Run, RunError, SubgraphFile, Switch
+from edge_agent.wire.messages import (
+    Deployment,
+    Discard,
+    Ran,
+    Ready,
+    Run,
+    RunError,
+    SubgraphFile,
+    Switch,
+)
 from edge_agent.worker.by_shape import ShapeCounter
 from edge_agent.worker.epochs import Beside, Opened
+from tests.agent.rig import wait_until
 from tests.worker.test_lent import Lent
 from tests.worker.test_serving import CODEC, EPOCH, WAIT_S, AgentEnd, Doubling, X, serving
 
@@ -63,12 +73,15 @@ class Opening:
 
     def __init__(self) -> None:
         self.error: Exception | None = None
+        self.may_open = threading.Event()
+        self.may_open.set()
         self.beside: queue.Queue[Beside] = queue.Queue()
         self.runners: dict[int, Times] = {}
         self.closed: queue.Queue[int] = queue.Queue()
 
     def __call__(self, deployment: Deployment, beside: Beside) -> Opened:
         self.beside.put(beside)
+        assert self.may_open.wait(WAIT_S)
         if self.error is not None:
             raise self.error
         number = deployment.epoch.number
@@ -172,8 +185,8 @@ def test_as_many_requests_run_at_once_as_the_epoch_has_instances(counts: tuple[i
             assert {m.sequence for m in got if isinstance(m, Ran)} == set(range(instances))
             opening.runners[number].together = None
         assert answers(agent, 4, 4)
-        alive = [t.name for t in threading.enumerate() if t.name.startswith("run-")]
-        assert sorted(alive) == [f"run-{i}" for i in range(counts[-1])]
+        wanted = [f"run-{i}" for i in range(counts[-1])]
+        wait_until(lambda: alive() == wanted, "the threads of epochs before have left")
 
 
 def test_a_connection_that_is_lent_is_answered_by_the_epoch_that_serves() -> None:
@@ -283,3 +296,30 @@ def test_threads_of_the_next_epoch_are_bound_only_if_that_one_wants_it() -> None
         assert answers(agent, 3, 3)
     assert first.where == [{min(everywhere)}]
     assert cores == second.where == [everywhere]
+
+
+def test_an_epoch_that_is_not_wanted_any_more_is_given_up() -> None:
+    opening = Opening()
+    with serving(opens=opening) as agent:
+        prepare(agent, 3)
+        agent.stream.send(CODEC.encode(Discard(epoch(3))))
+        assert answers(agent, 1, 2)
+        assert opening.closed.get(timeout=WAIT_S) == 3
+        prepare(agent, 4)
+        switch(agent, 4)
+        assert answers(agent, 4, 4)
+
+
+def test_an_epoch_that_is_not_wanted_when_it_is_open_is_given_up() -> None:
+    opening = Opening()
+    opening.may_open.clear()
+    with serving(opens=opening) as agent:
+        agent.stream.send(CODEC.encode(deployment(3)))
+        agent.stream.send(CODEC.encode(Discard(epoch(3))))
+        assert answers(agent, 1, 2)
+        opening.may_open.set()
+        assert opening.closed.get(timeout=WAIT_S) == 3
+
+
+def alive() -> list[str]:
+    return sorted(t.name for t in threading.enumerate() if t.name.startswith("run-"))
