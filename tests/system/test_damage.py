@@ -46,6 +46,7 @@ def _graphs(place: Place, word: bytes) -> list[Path]:
     return sorted(p.with_suffix(".onnx") for p in manifests if word in p.read_bytes())
 
 
+@pytest.mark.long
 def test_a_damaged_profile_is_told_and_measured_again(start: StartAgent, planned: Place) -> None:
     for profile in (planned.state / "cache" / "profiles").rglob("*.json"):
         damage(profile)
@@ -71,6 +72,7 @@ def test_a_damaged_compiled_file_is_told_and_compiled_again_at_the_next_start(
     assert compiled(planned)
 
 
+@pytest.mark.long
 def test_a_compiled_file_damaged_while_it_serves_costs_no_answer(
     start: StartAgent, planned: Place
 ) -> None:
@@ -133,8 +135,10 @@ def test_a_damaged_model_in_the_store_costs_that_model_at_most_and_is_told(
         assert client.infer("net", image())["y"].shape == (1, 32, 28, 28)
 
 
-@pytest.mark.parametrize("plan", ["emptied", "removed"])
-@pytest.mark.parametrize("graph", ["emptied", "removed", "without its manifest"])
+@pytest.mark.parametrize(
+    ("plan", "graph"),
+    [("emptied", "removed"), ("removed", "emptied"), ("removed", "without its manifest")],
+)
 def test_a_model_of_which_plan_and_graph_are_damaged_is_told_and_the_others_are_served(
     start: StartAgent, planned: Place, plan: str, graph: str
 ) -> None:

@@ -117,6 +117,7 @@ def test_a_replan_under_load_from_four_clients_changes_the_epoch_and_not_the_pro
         assert not client.status().counters.get("internal errors")
 
 
+@pytest.mark.long
 def test_a_worker_killed_while_it_opens_a_plan_costs_no_answer(agent: RunningAgent) -> None:
     with agent.client() as client, ThreadPoolExecutor(2) as pool:
         right = client.infer("net", image())["y"]
@@ -135,6 +136,7 @@ def test_a_worker_killed_while_it_opens_a_plan_costs_no_answer(agent: RunningAge
         assert state.worker_pid != pid
 
 
+@pytest.mark.long
 def test_the_epoch_that_took_over_comes_back_with_its_worker_and_with_the_agent(
     agent: RunningAgent, start: StartAgent
 ) -> None:

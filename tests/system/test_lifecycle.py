@@ -136,6 +136,7 @@ def test_told_to_stop_the_moment_it_is_ready_it_stops(start: StartAgent) -> None
         assert start().stop() < STOP_S
 
 
+@pytest.mark.long
 def test_what_takes_longer_than_a_stop_may_take_ends_too(start: StartAgent, tmp_path: Path) -> None:
     agent = start()
     with agent.client() as client, ThreadPoolExecutor(1) as pool:
@@ -148,6 +149,7 @@ def test_what_takes_longer_than_a_stop_may_take_ends_too(start: StartAgent, tmp_
             asked.result()
 
 
+@pytest.mark.long
 def test_it_stops_while_it_loads_and_plans(start: StartAgent, place: Place, tmp_path: Path) -> None:
     agent = start(config="")
     with agent.client() as client:

@@ -141,6 +141,7 @@ def test_a_model_whose_run_nobody_awaits_any_more_is_unloaded_at_once(
         wait_until(lambda: not psutil.pid_exists(pid), "its worker is gone", 5.0)
 
 
+@pytest.mark.long
 def test_a_model_unloaded_while_it_is_planned_leaves_no_process_and_no_file(
     start: StartAgent, place: Place, tmp_path: Path
 ) -> None:
@@ -233,6 +234,7 @@ def test_unloading_twenty_times_gives_memory_back(start: StartAgent, tmp_path: P
     check_that_cycles_give_memory_back(start(), path, 20, planned=True)
 
 
+@pytest.mark.long
 def test_models_that_come_and_go_while_another_is_planned_leave_nothing_behind(
     start: StartAgent, tmp_path: Path
 ) -> None:

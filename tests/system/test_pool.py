@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import psutil
+import pytest
 
 from edge_agent.client import Client
 from tests.system.conftest import StartAgent
@@ -43,6 +44,7 @@ def planned(client: Client, path: Path, name: str) -> None:
     assert client.load(path, name, wait=True).planning == "done"
 
 
+@pytest.mark.long
 def test_a_model_with_the_same_weights_adds_no_weights_and_nothing_compiled(
     start: StartAgent, place: Place, tmp_path: Path
 ) -> None:
@@ -65,6 +67,7 @@ def test_a_model_with_the_same_weights_adds_no_weights_and_nothing_compiled(
         assert client.status().model_disk_bytes == 0
 
 
+@pytest.mark.long
 def test_planning_again_and_another_division_compile_only_what_is_new(
     start: StartAgent, place: Place, tmp_path: Path
 ) -> None:
@@ -103,6 +106,7 @@ def test_a_restarted_agent_serves_from_the_pool(
         assert client.status().model_disk_bytes > 0
 
 
+@pytest.mark.long
 def test_an_agent_that_lost_its_plans_serves_the_model_of_the_pool(
     start: StartAgent, place: Place, tmp_path: Path
 ) -> None:

@@ -209,6 +209,7 @@ def _kill_builder_of(agent: RunningAgent, is_time: Callable[[], bool]) -> None:
         builder.kill()
 
 
+@pytest.mark.long
 def test_a_builder_that_is_killed_costs_the_plan_and_not_the_model(
     start: StartAgent, place: Place, tmp_path: Path
 ) -> None:

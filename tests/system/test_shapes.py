@@ -199,6 +199,7 @@ def test_there_are_never_more_than_allowed_and_one_asked_far_more_takes_the_plac
         asked.ask(1, 96)
 
 
+@pytest.mark.long
 def test_they_come_back_with_the_agent_and_a_damaged_one_alone_is_made_again(
     begin: Begin, ready: Place
 ) -> None:
@@ -243,6 +244,7 @@ def test_they_come_back_with_the_agent_and_a_damaged_one_alone_is_made_again(
         assert asked.serving() == []
 
 
+@pytest.mark.long
 def test_a_worker_killed_meanwhile_costs_no_answer_and_no_specialisation(
     begin: Begin, ready: Place
 ) -> None:
@@ -300,6 +302,7 @@ def explained(agent: RunningAgent, *shapes: str) -> dict[str, object]:
     return found
 
 
+@pytest.mark.long
 def test_the_plan_for_any_shape_is_explained_and_made_once_if_there_is_none(
     begin: Begin, ready: Place
 ) -> None:
@@ -334,6 +337,7 @@ def test_the_plan_for_any_shape_is_explained_and_made_once_if_there_is_none(
             client.plan("net", {"w": (1,)})
 
 
+@pytest.mark.long
 def test_requests_of_a_model_with_fixed_dimensions_are_not_counted(
     begin: Begin, ready: Place, tmp_path: Path
 ) -> None:

@@ -24,6 +24,7 @@ def test_the_ratio_is_that_of_the_quantiles_of_all_samples() -> None:
     assert got.low <= got.median <= got.high
 
 
+@pytest.mark.long
 def test_the_interval_of_equal_sides_mostly_holds_1() -> None:
     held = 0
     for seed in range(40):
