@@ -40,11 +40,14 @@ def prepared() -> Iterator[Place]:
             with begun.client() as client:
                 client.load(convolving(folder / "net.onnx"), subgraphs=2, wait=True)
                 assert not client.model("net").is_plain
-                (cpu,) = (unit for unit in client.devices().units if unit.id == "cpu")
+                device = client.devices()
+                (cpu,) = (unit for unit in device.units if unit.id == "cpu")
             begun.stop()
         finally:
             begun.end()
         if not cpu.opens_aside:
+            # Not where it is known to leave them running: there it is a fault that must show.
+            assert tuple(map(int, device.runtime_version.split(".")[:2])) < (1, 32)
             pytest.skip("this ONNX Runtime stops other threads while it creates a session")
         made.state.rename(folder / "kept")
         yield made
