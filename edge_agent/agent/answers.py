@@ -13,7 +13,7 @@ from edge_agent.agent.datapath import DataPath
 from edge_agent.agent.loaded import Loaded
 from edge_agent.config import Settings
 from edge_agent.devices import Device
-from edge_agent.errors import BadRequest, EdgeAgentError, ModelQuarantined
+from edge_agent.errors import BadRequest, EdgeAgentError
 from edge_agent.plans import ExecutionPlan
 from edge_agent.telemetry.host import process_memory_bytes
 from edge_agent.tensors import Shape, TensorName
@@ -103,9 +103,8 @@ class Answers:
 
     def _plan(self, name: str) -> ExecutionPlan:
         loaded = self._controller.loaded(name)
-        if loaded.plan is None and loaded.lane.quarantine is not None:
-            raise ModelQuarantined(loaded.lane.quarantine)
         if loaded.plan is None:
+            loaded.lane.check_is_run()
             planning = loaded.planning
             if planning.state == "failed":
                 raise EdgeAgentError(

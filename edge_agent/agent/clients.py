@@ -24,7 +24,6 @@ from edge_agent.errors import (
     Busy,
     DeadlineExceeded,
     EdgeAgentError,
-    ModelQuarantined,
     ProtocolError,
 )
 from edge_agent.transport import local
@@ -329,8 +328,7 @@ class Clients:
                 "send less, or raise max_request_bytes under [limits] in the config file"
             )
         lane = self._lanes.find(message.model)
-        if lane.quarantine is not None:
-            raise ModelQuarantined(lane.quarantine)
+        lane.check_is_run()
         outputs = lane.check(message, payload_bytes)
         if message.deadline_s is not None and message.deadline_s <= 0:
             raise DeadlineExceeded(

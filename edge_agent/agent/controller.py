@@ -313,8 +313,7 @@ class Controller:
         """
         with self._name_lock(name):
             loaded = self.loaded(name)
-            if loaded.lane.quarantine is not None:
-                raise ModelQuarantined(loaded.lane.quarantine)
+            loaded.lane.check_is_run()
             if loaded.planning.state in ("waiting", "working"):
                 raise Busy(
                     f'model "{name}" is being planned ({loaded.planning.what}): wait for that plan'

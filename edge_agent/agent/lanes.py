@@ -219,6 +219,11 @@ class Lane:
     def _tallies(self) -> Iterable[Tally]:
         return (station.tally for station in self._stations() if station.tally is not None)
 
+    def check_is_run(self) -> None:
+        """Raises: ModelQuarantined if the model is not run any more."""
+        if self.quarantine is not None:
+            raise ModelQuarantined(self.quarantine)
+
     def close(self) -> None:
         """Take no more requests."""
         self.is_closed = True

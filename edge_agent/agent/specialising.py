@@ -25,7 +25,6 @@ from edge_agent.errors import (
     BuilderLost,
     Busy,
     EdgeAgentError,
-    ModelQuarantined,
     StorageError,
 )
 from edge_agent.planning.specialise import ShapePolicy, choose_shapes
@@ -129,8 +128,7 @@ class Specialiser:
                 return known.plan
         if general is not None and general.shapes == full:
             return general
-        if loaded.lane.quarantine is not None:
-            raise ModelQuarantined(loaded.lane.quarantine)
+        loaded.lane.check_is_run()
         work = loaded.shape_work
         with work.changing:
             answer = work.answers.get(shapes)

@@ -15,7 +15,6 @@ from edge_agent.agent.lending import Asked, Lendable, Lending, Loan
 from edge_agent.agent.poller import CAN_SEND, HAS_INPUT, Poller
 from edge_agent.errors import (
     EdgeAgentError,
-    ModelQuarantined,
     ProtocolError,
     RunFailed,
     WorkerLost,
@@ -240,8 +239,7 @@ class Stations:
             WorkerLost: the worker died since it was ready.
             ModelQuarantined: the model was, meanwhile.
         """
-        if lane.quarantine is not None:
-            raise ModelQuarantined(lane.quarantine)
+        lane.check_is_run()
         if station not in self._attached:
             raise WorkerLost("the worker died before it served")
         old = lane.cut_over(station)

@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except OSError as error:
         where = error.filename or "standard output"
-        print(f"edge-agent {options.command}: {where}: {error.strerror}", file=sys.stderr)
+        print(f"edge-agent {options.command}: {where}: {error.strerror or error}", file=sys.stderr)
         if error.filename is None:
             _drop_output()
         return StorageError.exit_code
