@@ -8,20 +8,34 @@ from __future__ import annotations
 import math
 import os
 import pwd
+import re
 import stat
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, Final, NoReturn
 
 import msgspec
 
+from edge_agent.devices import Options, UnitId, UnitKind
 from edge_agent.errors import UsageError
+from edge_agent.profiles import HOST
 
 _APP = "edge-agent"
 _SOCKET = "agent.sock"
+_UNIT_ID: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+_CPU = "cpu"
+_CPU_PROVIDER = "CPUExecutionProvider"
+_NOT_OF_THE_CPU: Final[Mapping[str, str]] = {
+    "off": "the processor cannot be switched off: plain ONNX Runtime on it is what everything "
+    "falls back to; want false, or threads = N for fewer of its cores",
+    "options": "its provider has none; leave it out",
+    "provider": f"it is always {_CPU_PROVIDER}; leave it out",
+    "library": "its provider is in ONNX Runtime itself; leave it out",
+    "kind": "it is always CPU; leave it out",
+}
 _MAX_SOCKET_PATH_BYTES = 107
 """sockaddr_un(7) has 108 bytes, one of them for the final NUL."""
 
@@ -58,9 +72,14 @@ class Budgets:
     """How long the making of one plan may measure; less time gives a less certain plan."""
 
     profile_s: float = 10.0
-    """Measuring the parts of the model."""
+    """Measuring the parts of the model, for each unit that takes some of it."""
     verify_s: float = 8.0
     """Comparing the best plans with plain ONNX Runtime."""
+    unit_s: float = 180.0
+    """How long the provider of a unit may say nothing, which may be compiling, before the unit is
+    left out of the plan."""
+    probe_s: float = 60.0
+    """Trying one compute unit; one that takes longer is refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +88,33 @@ class Specialising:
 
     most_shapes: int = 4
     """Of each model, at once; 0: none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitSettings:
+    """What the table `[units.ID]` of the config file says of one compute unit."""
+
+    id: UnitId
+    file: Path
+    """Where it says so."""
+    off: bool = False
+    """It is not used, nor is its library loaded."""
+    threads: int | None = None
+    """Most processor threads of it; None: as many as there are."""
+    memory_bytes: int | None = None
+    """Most bytes of weights and activations there; None: as many as there are."""
+    options: Options = ()
+    """Of its provider; they override ours."""
+    provider: str = ""
+    """Its provider's name; "" for the one that goes by this id."""
+    library: Path | None = None
+    """Of a plugin provider that no installed package brings; absolute."""
+    kind: UnitKind | None = None
+    """Of a provider that edge-agent does not know."""
+
+    def key(self, name: str) -> str:
+        """How a message names one of its keys: "[units.webgpu] off in /etc/config.toml"."""
+        return f"[units.{self.id}] {name} in {self.file}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +130,11 @@ class Settings:
     limits: Limits = Limits()
     planning: Budgets = Budgets()
     specialising: Specialising = Specialising()
+    units: tuple[UnitSettings, ...] = ()
+    """In the order of the config file; others are as they are found."""
     log_level: LogLevel = LogLevel.INFO
+    config_file: Path | None = None
+    """The file that was read; None: there is none."""
 
 
 def load_settings(
@@ -104,7 +154,9 @@ def load_settings(
     """
     home = _home(environ)
     default_file = _xdg(environ, "XDG_CONFIG_HOME", home / ".config") / _APP / "config.toml"
-    file = _read_file(default_file if config_file is None else Path(config_file), home)
+    path = _absolute(default_file if config_file is None else config_file)
+    file = _read_file(path, home)
+    read = None if file is None else path
     if file is None and config_file is not None:
         raise UsageError(f"{config_file}: no such config file; write it, or leave out --config")
     file = file or _FromFile()
@@ -121,7 +173,9 @@ def load_settings(
         limits=file.limits,
         planning=file.planning,
         specialising=file.specialising,
+        units=file.units,
         log_level=file.log_level,
+        config_file=read,
     )
 
 
@@ -133,6 +187,18 @@ def encode_settings(settings: Settings) -> str:
 def decode_settings(text: str) -> Settings:
     """The settings that `encode_settings` wrote."""
     return msgspec.json.decode(text, type=Settings, dec_hook=lambda _, value: Path(value))
+
+
+def encode_units(units: Sequence[UnitSettings]) -> str:
+    """The settings of compute units as JSON, for a child process."""
+    return msgspec.json.encode(units, enc_hook=str).decode()
+
+
+def decode_units(text: str) -> tuple[UnitSettings, ...]:
+    """The settings that `encode_units` wrote."""
+    return msgspec.json.decode(
+        text, type=tuple[UnitSettings, ...], dec_hook=lambda _, value: Path(value)
+    )
 
 
 def make_socket_folder(folder: Path) -> None:
@@ -148,14 +214,15 @@ def make_socket_folder(folder: Path) -> None:
             f"{folder}: cannot create the socket's folder: {error.strerror}; "
             "choose another place with --socket"
         ) from error
-    if reason := _why_unsafe(folder):
+    if reason := why_unsafe(folder):
         raise UsageError(
             f"{folder}: {reason}; the socket needs a folder of its own: "
             "`chmod 700` this one if it has no other use, or choose another with --socket"
         )
 
 
-def _why_unsafe(folder: Path) -> str | None:
+def why_unsafe(folder: Path) -> str | None:
+    """What is wrong with a folder that is to hold the local socket; None if nothing is."""
     try:
         found = folder.lstat()
     except OSError as error:
@@ -216,6 +283,7 @@ class _FromFile:
     limits: Limits = Limits()
     planning: Budgets = Budgets()
     specialising: Specialising = Specialising()
+    units: tuple[UnitSettings, ...] = ()
     log_level: LogLevel = LogLevel.INFO
 
 
@@ -248,13 +316,14 @@ class _Reader:
             limits=self._limits(table.get("limits", {})),
             planning=self._budgets(table.get("planning", {})),
             specialising=self._specialising(table.get("specialising", {})),
+            units=self._units(table.get("units", {})),
             log_level=self._log_level(table.get("log_level", LogLevel.INFO.value)),
         )
 
     def _place(self, table: dict[str, object], key: str) -> Path | None:
-        if key not in table:
-            return None
-        value = table[key]
+        return self._path_of(key, table[key]) if key in table else None
+
+    def _path_of(self, key: str, value: object) -> Path:
         if not isinstance(value, str):
             self._refuse(key, value, "a path in quotes")
         path = self._home / value[2:] if value.startswith("~/") else Path(value)
@@ -282,9 +351,13 @@ class _Reader:
             self._refuse(name, value, "a table")
         self._check_keys(f"{name}.", value, known)
         for key, number in value.items():
-            # A TOML boolean is a Python int too.
-            if not isinstance(number, int) or isinstance(number, bool) or number < least:
-                self._refuse(f"{name}.{key}", number, f"a whole number of at least {least}")
+            self._whole_number(f"{name}.{key}", number, least=least)
+        return value
+
+    def _whole_number(self, key: str, value: object, *, least: int) -> int:
+        # A TOML boolean is a Python int too.
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            self._refuse(key, value, f"a whole number of at least {least}")
         return value
 
     def _budgets(self, value: object) -> Budgets:
@@ -296,6 +369,73 @@ class _Reader:
             if not is_number or not 0 < number < math.inf:
                 self._refuse(f"planning.{key}", number, "a number of seconds above 0")
         return Budgets(**value)
+
+    def _units(self, value: object) -> tuple[UnitSettings, ...]:
+        if not isinstance(value, dict):
+            self._refuse("units", value, "a table for each unit, as [units.cpu]")
+        return tuple(self._unit(name, table) for name, table in value.items())
+
+    def _unit(self, name: str, table: object) -> UnitSettings:
+        key = f"units.{name}"
+        if not _UNIT_ID.fullmatch(name) or name == HOST:
+            want = f"names of 1 to 32 of a-z 0-9 _ -, a letter first, and not {HOST}"
+            self._refuse("units", name, want)
+        if not isinstance(table, dict):
+            self._refuse(key, table, f"a table, as [units.{name}]")
+        known = [field.name for field in fields(UnitSettings)]
+        self._check_keys(f"{key}.", table, [k for k in known if k not in ("id", "file")])
+        if name == _CPU:
+            self._check_cpu(table)
+        unit = UnitSettings(
+            id=UnitId(name),
+            file=self._path,
+            options=self._options(f"{key}.options", table.get("options", {})),
+            **{k: self._unit_value(f"{key}.{k}", k, table[k]) for k in table if k != "options"},
+        )
+        if unit.provider == _CPU_PROVIDER:
+            self._refuse(f"{key}.provider", unit.provider, "another: that is the unit cpu")
+        if unit.library is not None and not unit.provider:
+            raise UsageError(
+                f"{self._path}: key {key}.library: needs {key}.provider, the name of the provider "
+                "that the library brings"
+            )
+        return unit
+
+    def _check_cpu(self, table: dict[str, object]) -> None:
+        for key, why in _NOT_OF_THE_CPU.items():
+            if table.get(key, False) is not False:
+                raise UsageError(f"{self._path}: key units.cpu.{key}: {why}")
+
+    def _unit_value(self, key: str, name: str, value: object) -> Any:
+        match name:
+            case "off":
+                if not isinstance(value, bool):
+                    self._refuse(key, value, "true or false")
+                return value
+            case "threads" | "memory_bytes":
+                return self._whole_number(key, value, least=1)
+            case "library":
+                return self._path_of(key, value)
+            case "kind":
+                if value not in list(UnitKind):
+                    self._refuse(key, value, f"one of {', '.join(UnitKind)}")
+                return UnitKind(str(value))
+            case _:
+                if not isinstance(value, str) or not value:
+                    self._refuse(key, value, "the name of an execution provider in quotes")
+                return value
+
+    def _options(self, key: str, value: object) -> Options:
+        if not isinstance(value, dict):
+            self._refuse(key, value, "a table")
+        return tuple(sorted((k, self._option(f"{key}.{k}", v)) for k, v in value.items()))
+
+    def _option(self, key: str, value: object) -> str:
+        is_finite = isinstance(value, int | float) and math.isfinite(value)
+        if not is_finite and not isinstance(value, str):
+            self._refuse(key, value, "a text, a number, true or false")
+        # Most providers read "1" and "0" where they want a truth value.
+        return str(int(value) if isinstance(value, bool) else value)
 
     def _check_keys(self, prefix: str, table: dict[str, object], known: list[str]) -> None:
         for key in table:

@@ -24,6 +24,35 @@ class Layout(StrEnum):
     NCHW = "NCHW"
     NHWC = "NHWC"
     BLOCKED = "blocked"
+    NATIVE = "native"
+    """Whatever order the unit chooses by itself."""
+
+
+class Keeping(StrEnum):
+    """In what form what a unit made of a graph is kept, so that opening it again is quick."""
+
+    GRAPH = "optimised graph"
+    """As a graph that is opened without optimising it."""
+    CONTEXT = "context"
+    """As what the provider compiled, with a graph of EPContext nodes around it."""
+    NOTHING = "nothing"
+
+
+Options = tuple[tuple[str, str], ...]
+"""Of a provider, as (name, value), sorted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderUse:
+    """An execution provider with its options, as a session is opened on it."""
+
+    provider: str
+    options: Options = ()
+    library: str = ""
+    """Absolute path of the library of a plugin provider; "" for one that the build has."""
+    memory: str = ""
+    """What IO binding calls the memory in which values may stay between its sessions; "" if they
+    come back to the host each time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +66,39 @@ class ComputeUnit:
     layouts: tuple[Layout, ...]
     cores: int
     """How many processor cores the unit may use; 0 where it uses none of the host's."""
-    options: tuple[tuple[str, str], ...] = ()
+    options: Options = ()
+    """In every layout."""
+    layout_options: tuple[Options, ...] = ()
+    """In addition, for each of `layouts`; () if no layout has any."""
+    threads_option: str = ""
+    """Which option says how many processor threads it may use, if it has threads of its own."""
+    library: str = ""
+    """As in `ProviderUse`."""
+    memory: str = ""
+    """As in `ProviderUse`."""
+    memory_bytes: int = 0
+    """Most bytes of weights and activations that may be there at once; 0: no cap."""
+    takes_open_dimensions: bool = True
+    """Whether it takes graphs whose dimensions are not all fixed."""
+    takes_floats: bool = True
+    """Whether it computes in float32; else only what is quantised."""
+    keeps: Keeping = Keeping.NOTHING
+    """What was kept of a small model, opened again and gave equal outputs."""
+    keeps_nothing_because: str = ""
     opens_aside: bool = False
     """Whether a process can open a session on it while its other threads go on."""
+
+    def use(self, layout: Layout, threads: int) -> ProviderUse:
+        """How a session gets onto it in one of its layouts, with so many processor threads."""
+        chosen = dict(self.options)
+        if self.layout_options:
+            chosen |= dict(self.layout_options[self.layouts.index(layout)])
+        if self.threads_option:
+            chosen[self.threads_option] = str(threads)
+        options = tuple(sorted(chosen.items()))
+        return ProviderUse(
+            provider=self.provider, options=options, library=self.library, memory=self.memory
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +108,8 @@ class RefusedUnit:
     provider: str
     reason: str
     remedy: str
+    unit: UnitId | None = None
+    """Which unit it would be, where that is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +127,28 @@ class Device:
     """The installed build of ONNX Runtime, by its distribution's name."""
     units: tuple[ComputeUnit, ...]
     refused: tuple[RefusedUnit, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstalledPlugin:
+    """A provider that a package brings, as the package says."""
+
+    package: str
+    version: str
+    provider: str
+    fault: str = ""
+    """Why the package cannot be asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installed:
+    """What of ONNX Runtime is installed in a Python environment."""
+
+    builds: tuple[tuple[str, str], ...] = ()
+    """(distribution, version); one of them is right."""
+    untried: tuple[str, ...] = ()
+    """Versions that edge-agent was never tried with."""
+    plugins: tuple[InstalledPlugin, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

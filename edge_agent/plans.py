@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from edge_agent.profiles import Configuration, RatioInterval, Rejection
+from edge_agent.devices import UnitId
+from edge_agent.profiles import Configuration, Placement, RatioInterval, Rejection
 from edge_agent.subgraphs import ComplexityScore, ModelId, SegmentRange
 from edge_agent.tensors import Shape, TensorName
 
@@ -15,6 +16,18 @@ class Target(StrEnum):
 
     LATENCY = "latency"
     THROUGHPUT = "throughput"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pin:
+    """The user's word that nodes run on a unit."""
+
+    pattern: str
+    """Of node names, with `*`, `?` and `[…]`; one without a name has that of its first output."""
+    unit: UnitId
+
+    def __str__(self) -> str:
+        return f"{self.pattern}={self.unit}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,14 +61,11 @@ class CandidatePlan:
 
     subgraphs: tuple[ChosenSubgraph, ...]
     predicted_s: float
-    """Time of one request alone, in seconds."""
+    """Time of a round of `instances` requests at once, in seconds."""
     predicted_per_s: float
     """Requests per second with all instances busy."""
-
-    @property
-    def instances(self) -> int:
-        """How many requests the plan runs at once."""
-        return min(s.configuration.instances for s in self.subgraphs)
+    instances: int = 1
+    """How many requests the plan runs at once."""
 
     def __str__(self) -> str:
         return " + ".join(f"[{s.segments}] {s.configuration}" for s in self.subgraphs)
@@ -126,11 +136,10 @@ class ExecutionPlan:
     """Whether it was made for these shapes alone, with fixed dimensions."""
     general_over_plan: RatioInterval | None = None
     """Of a specialised plan: time of the general plan over its own, for its shapes."""
-
-    @property
-    def instances(self) -> int:
-        """How many requests the plan runs at once."""
-        return min((s.subgraph.configuration.instances for s in self.subgraphs), default=1)
+    instances: int = 1
+    """How many requests the plan runs at once."""
+    placements: tuple[Placement, ...] = ()
+    """What every unit beside the processor took of the model and what it refused."""
 
     def __str__(self) -> str:
         chosen = " + ".join(

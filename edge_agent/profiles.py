@@ -8,6 +8,11 @@ from edge_agent.devices import Layout, UnitId
 from edge_agent.subgraphs import ModelId, SegmentRange
 from edge_agent.tensors import Shape, TensorName
 
+HOST_UNIT = UnitId("cpu")
+"""Where plain ONNX Runtime runs."""
+HOST = "host"
+"""The processor cores, as a resource."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Configuration:
@@ -16,12 +21,25 @@ class Configuration:
     unit: UnitId
     layout: Layout
     threads: int
+    """Processor threads; 0 on a unit that uses none of the host's cores."""
     instances: int = 1
     """How many runs of it may go on at once."""
+    falls_back: bool = False
+    """Whether nodes that the unit refuses run on the processor; only for the whole model."""
+    is_half: bool = False
+    """Whether it computes in float16 where the model says float32, as the user allowed."""
+
+    @property
+    def resource(self) -> str:
+        """What it keeps busy: all that runs on the host's cores shares them."""
+        return HOST if self.threads else self.unit
 
     def __str__(self) -> str:
+        unit = f"{self.unit}+cpu" if self.falls_back else self.unit
+        half = "/fp16" if self.is_half else ""
+        threads = f"/{self.threads}t" if self.threads else ""
         times = f" ×{self.instances}" if self.instances > 1 else ""
-        return f"{self.unit}/{self.layout}/{self.threads}t{times}"
+        return f"{unit}/{self.layout}{half}{threads}{times}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +88,36 @@ class SegmentTimes:
     """Median of |predicted - measured| / measured over the windows that were fitted."""
     is_divisible: bool = True
     """Whether parts of the model may run so; False where a part was refused that was tried."""
+    refused: tuple[int, ...] = ()
+    """Segments that cannot run so, ascending; their `segment_s` is 0 and means nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedNode:
+    """A node that a unit did not take when it was given the whole model."""
+
+    position: int
+    """In the topological order."""
+    label: str
+    """Its name and operator, for people."""
+    ran_on: str
+    """The unit or provider that took it."""
+    reason: str
+    """Why, as far as the provider or the rules of the unit tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Which nodes of a model a unit took and which it refused, by evidence."""
+
+    unit: UnitId
+    taken: int
+    """Nodes that ran there."""
+    refused: tuple[RefusedNode, ...]
+    removed: int
+    """Nodes that ONNX Runtime computed when it loaded the model, or made part of others."""
+    evidence: str
+    """Where this is from, for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +136,8 @@ class LatencyProfile:
     rejections: tuple[Rejection, ...] = ()
     disturbed_fraction: float = 0.0
     """Share of the runs beside which others used the processor; they take longer than alone."""
+    placements: tuple[Placement, ...] = ()
+    """Of every unit beside the processor that was tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,8 @@ from edge_agent.tensors import Shape, TensorName, TensorSpec
 
 ModelId = NewType("ModelId", str)
 """SHA-256 over the model file and its external data, in hexadecimal."""
+SampleSetId = NewType("SampleSetId", str)
+"""SHA-256 over the real inputs that a user gave with a model, in hexadecimal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,9 +7,15 @@ from edge_agent.config import (
     Limits,
     LogLevel,
     Settings,
+    UnitSettings,
+    decode_settings,
+    decode_units,
+    encode_settings,
+    encode_units,
     load_settings,
     make_socket_folder,
 )
+from edge_agent.devices import UnitId, UnitKind
 from edge_agent.errors import UsageError
 
 
@@ -104,13 +110,55 @@ def test_specialising_is_switched_off_with_a_zero(tmp_path: Path) -> None:
     assert load_settings({"HOME": "/h"}, config_file=file).specialising.most_shapes == 0
 
 
+def test_units_from_the_file_are_used_and_reach_a_child_process(tmp_path: Path) -> None:
+    file = written(
+        tmp_path / "c.toml",
+        """
+        [planning]
+        probe_s = 5
+
+        [units.cpu]
+        off = false
+        threads = 2
+
+        [units.webgpu]
+        off = true
+
+        [units.mine]
+        provider = "MyExecutionProvider"
+        library = "~/libmine.so"
+        kind = "NPU"
+        memory_bytes = 1_000
+        options = { z = "text", flag = true, level = 3, share = 0.5 }
+        """,
+    )
+    got = load_settings({"HOME": "/home/u"}, config_file=file)
+    assert (got.config_file, got.planning.probe_s) == (file, 5)
+    assert got.units == (
+        UnitSettings(id=UnitId("cpu"), file=file, threads=2),
+        UnitSettings(id=UnitId("webgpu"), file=file, off=True),
+        UnitSettings(
+            id=UnitId("mine"),
+            file=file,
+            provider="MyExecutionProvider",
+            library=Path("/home/u/libmine.so"),
+            kind=UnitKind.NPU,
+            memory_bytes=1000,
+            options=(("flag", "1"), ("level", "3"), ("share", "0.5"), ("z", "text")),
+        ),
+    )
+    assert decode_settings(encode_settings(got)) == got
+    assert decode_units(encode_units(got.units)) == got.units
+    assert got.units[1].key("off") == f"[units.webgpu] off in {file}"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         (
             "sokcet = 1",
             "key sokcet: is unknown, want one of socket, state, cache, limits, planning, "
-            "specialising, log_level",
+            "specialising, units, log_level",
         ),
         ("socket = 1", "key socket: got 1, want a path in quotes"),
         ('state = "x"', "key state: got 'x', want a path that begins with / or ~/"),
@@ -129,6 +177,38 @@ def test_specialising_is_switched_off_with_a_zero(tmp_path: Path) -> None:
             "key specialising.most_shapes: got -1, want a whole number of at least 0",
         ),
         ("socket =", "is no TOML file: "),
+        ("planning.probe_s = 0", "key planning.probe_s: got 0, want a number of seconds above 0"),
+        ("units = 1", "key units: got 1, want a table for each unit, as [units.cpu]"),
+        ("units.cuda = 1", "key units.cuda: got 1, want a table, as [units.cuda]"),
+        ("[units.GPU]", "key units: got 'GPU', want names of 1 to 32 of a-z 0-9 _ -, a letter"),
+        (
+            "units.cuda.on = true",
+            "key units.cuda.on: is unknown, want one of off, threads, memory_bytes, options, "
+            "provider, library, kind",
+        ),
+        ("[units.host]", "key units: got 'host', want names of 1 to 32 of a-z 0-9 _ -, a letter"),
+        (
+            "units.x.provider = 'CPUExecutionProvider'",
+            "key units.x.provider: got 'CPUExecutionProvider', want another: that is the unit cpu",
+        ),
+        ("units.cuda.id = 'x'", "key units.cuda.id: is unknown, want one of off, "),
+        ("units.cuda.off = 1", "key units.cuda.off: got 1, want true or false"),
+        ("units.cuda.threads = 0", "key units.cuda.threads: got 0, want a whole number of at le"),
+        ("units.cuda.threads = true", "key units.cuda.threads: got True, want a whole number of"),
+        ("units.cuda.memory_bytes = -1", "key units.cuda.memory_bytes: got -1, want a whole num"),
+        ("units.cuda.options = 1", "key units.cuda.options: got 1, want a table"),
+        ("units.cuda.options.a = []", "key units.cuda.options.a: got [], want a text, a number, "),
+        ("units.cuda.options.a = nan", "key units.cuda.options.a: got nan, want a text, a number"),
+        ("units.x.provider = ''", "key units.x.provider: got '', want the name of an execution "),
+        ("units.x.kind = 'TPU'", "key units.x.kind: got 'TPU', want one of CPU, GPU, NPU"),
+        ("units.x.library = 'lib.so'", "key units.x.library: got 'lib.so', want a path that begi"),
+        (
+            "units.x.library = '/lib.so'",
+            "key units.x.library: needs units.x.provider, the name of the provider that the",
+        ),
+        ("units.cpu.off = true", "key units.cpu.off: the processor cannot be switched off: plain "),
+        ("units.cpu.options.a = 1", "key units.cpu.options: its provider has none; leave it out"),
+        ("units.cpu.kind = 'GPU'", "key units.cpu.kind: it is always CPU; leave it out"),
     ],
 )
 def test_a_wrong_file_is_refused_naming_file_key_got_and_want(

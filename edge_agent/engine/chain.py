@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
+from edge_agent import clock
 from edge_agent.engine.cancel import Cancellation
 from edge_agent.engine.session import Session, check_names
 from edge_agent.engine.values import array_of, check_array
@@ -19,14 +22,22 @@ class Chain:
     """
 
     def __init__(
-        self, sessions: Sequence[Session], inputs: Sequence[str], outputs: Sequence[str]
+        self,
+        sessions: Sequence[Session],
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        turns: Sequence[AbstractContextManager[Any]] | None = None,
     ) -> None:
         """`inputs` and `outputs` are those of the whole model; sessions are in topological order.
+
+        `turns` has an entry for each session: it is held while the session runs, so that no unit
+        runs more at once than was planned for it.
 
         Raises: ValueError if a session needs a value, or the model an output, that nothing before
             it provides.
         """
         self.sessions = tuple(sessions)
+        self._turns = tuple(turns) if turns is not None else (nullcontext(),) * len(self.sessions)
         self.outputs = tuple(dict.fromkeys(outputs))
         self._inputs = tuple(dict.fromkeys(inputs))
         self._overridable = tuple(s.name for session in sessions for s in session.overridable)
@@ -67,24 +78,40 @@ class Chain:
         return self.run_checked(feeds, wanted, cancel)
 
     def run_checked(
-        self, feeds: Arrays, wanted: Sequence[str], cancel: Cancellation | None = None
+        self,
+        feeds: Arrays,
+        wanted: Sequence[str],
+        cancel: Cancellation | None = None,
+        took_s: dict[Session, float] | None = None,
     ) -> Arrays:
         """`run` for a request that was compared with what the model declares before.
 
-        `wanted` names each output once. Raises: RunFailed; the reason of `cancel`.
+        `wanted` names each output once. The seconds of each session that runs go into
+        `took_s`. Raises: RunFailed; the reason of `cancel`.
         """
         if len(self.sessions) == 1 and self._given_by_first.issuperset(wanted):
-            return self.sessions[0].run_checked(feeds, wanted, cancel)
+            started_s = clock.precise_s()
+            answer = self.sessions[0].run_checked(feeds, wanted, cancel)
+            if took_s is not None:
+                took_s[self.sessions[0]] = clock.precise_s() - started_s
+            return answer
         values: dict[str, Any] = dict(feeds)
         given = set(wanted)
-        for session, gives, drops in self._steps(wanted):
+        for step in self._steps(wanted):
+            session = step.session
             if cancel is not None:
                 cancel.check()
             takes = {n: session.value_of(n, values[n]) for n in session.takes if n in values}
-            to_arrays = not session.containers.isdisjoint(given.intersection(gives))
-            values |= session.compute(takes, gives, cancel, to_arrays=to_arrays)
+            to_arrays = not session.containers.isdisjoint(given.intersection(step.gives))
+            with step.turn:
+                started_s = clock.precise_s()
+                values |= session.compute(
+                    takes, step.gives, cancel, to_arrays=to_arrays, staying=step.staying
+                )
+                if took_s is not None:
+                    took_s[session] = clock.precise_s() - started_s
             del takes
-            for name in drops:
+            for name in step.drops:
                 values.pop(name, None)
         return {name: array_of(name, values[name]) for name in wanted}
 
@@ -98,20 +125,45 @@ class Chain:
             if name in self._specs:
                 check_array(self._specs[name], array)
 
-    def _steps(
-        self, wanted: Sequence[str]
-    ) -> list[tuple[Session, tuple[str, ...], tuple[str, ...]]]:
-        """(session, outputs to compute, values to drop after it) of the sessions to run."""
-        steps: list[tuple[Session, tuple[str, ...], tuple[str, ...]]] = []
+    def _steps(self, wanted: Sequence[str]) -> list[_Step]:
+        """The sessions to run, in order."""
+        steps: list[_Step] = []
         needed = set(wanted)
-        for session in reversed(self.sessions):
+        memories: dict[str, set[str]] = {name: {""} for name in wanted}
+        """Where each value is read."""
+        for session, turn in zip(reversed(self.sessions), reversed(self._turns), strict=True):
             gives = tuple(n for n in session.output_names if n in needed)
             if not gives:
                 continue
             drops = tuple(n for n in session.takes if n not in needed)
             needed = (needed - set(gives)) | set(session.takes)
-            steps.append((session, gives, drops))
+            stays = {session.memory} if session.memory else None
+            steps.append(
+                _Step(
+                    session=session,
+                    turn=turn,
+                    gives=gives,
+                    drops=drops,
+                    staying=frozenset(n for n in gives if memories[n] == stays),
+                )
+            )
+            for name in session.takes:
+                memories.setdefault(name, set()).add(session.memory)
         return steps[::-1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    """One session of a run."""
+
+    session: Session
+    turn: AbstractContextManager[Any]
+    gives: tuple[str, ...]
+    """What it is to compute."""
+    drops: tuple[str, ...]
+    """Values that nobody needs after it."""
+    staying: frozenset[str]
+    """Of `gives`, what is read by sessions on the same unit alone."""
 
 
 def _specs_of_feeds(sessions: Sequence[Session], names: Sequence[str]) -> Mapping[str, TensorSpec]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,19 +34,29 @@ def compile_graph(
     """
     if (folder / GRAPH).exists():
         return folder / GRAPH
+    with published(folder) as draft:
+        _save(source, draft, level, disabled)
+    return folder / GRAPH
+
+
+@contextmanager
+def published(folder: Path) -> Iterator[Path]:
+    """A new folder for the files of a graph, which becomes `folder` if the block ends well.
+
+    Raises: StorageError.
+    """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
     except OSError as error:
         raise StorageError(f"{folder.parent}: cannot be written: {error.strerror}") from error
     try:
-        _save(source, draft, level, disabled)
+        yield draft
         _publish(draft, folder)
     except OSError as error:
         raise StorageError(f"{folder}: cannot be written: {error.strerror}") from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    return folder / GRAPH
 
 
 def _save(source: Path, draft: Path, level: OptimisationLevel, disabled: Sequence[str]) -> None:
@@ -66,9 +77,11 @@ def _save_and_reopen(
     session = open_on_cpu(source, options, set(disabled) or None)
     if not (draft / GRAPH).exists():
         raise ModelRefused(f"{source.name}: ONNX Runtime wrote no optimised graph")
-    wanted = _interface(session)
+    wanted = interface_of(session)
     del session  # it holds all weights a second time, packed
-    got = _interface(open_on_cpu(draft / GRAPH, session_options(OptimisationLevel.NONE, threads=1)))
+    got = interface_of(
+        open_on_cpu(draft / GRAPH, session_options(OptimisationLevel.NONE, threads=1))
+    )
     if surplus := sorted(got - wanted):
         raise ModelRefused(
             f"{source.name}: cannot be compiled: once saved, {surplus[0]} has lost its default; "
@@ -78,7 +91,7 @@ def _save_and_reopen(
         raise ModelRefused(f"{source.name}: cannot be compiled: {missing[0]} is lost on saving")
 
 
-def _interface(session: Any) -> set[str]:
+def interface_of(session: Any) -> set[str]:
     """What a graph wants, may be given, and gives."""
     return {
         *(f'input "{d.name}"' for d in session.get_inputs()),
@@ -89,14 +102,19 @@ def _interface(session: Any) -> set[str]:
 
 def _saving_options(graph: Path, level: OptimisationLevel, *, prepacked: bool) -> Any:
     options = session_options(level, threads=1)
-    options.optimized_model_filepath = str(graph)
-    prefix = "session.optimized_model_external_initializers"
-    options.add_session_config_entry(f"{prefix}_file_name", WEIGHTS)
-    options.add_session_config_entry(f"{prefix}_min_size_in_bytes", str(_SMALLEST_OUTSIDE_BYTES))
+    save_to(graph, options)
     if prepacked:
         key = "session.save_external_prepacked_constant_initializers"
         options.add_session_config_entry(key, "1")
     return options
+
+
+def save_to(graph: Path, options: Any) -> None:
+    """Have a session with those options write its optimised graph, large constants beside it."""
+    options.optimized_model_filepath = str(graph)
+    prefix = "session.optimized_model_external_initializers"
+    options.add_session_config_entry(f"{prefix}_file_name", WEIGHTS)
+    options.add_session_config_entry(f"{prefix}_min_size_in_bytes", str(_SMALLEST_OUTSIDE_BYTES))
 
 
 def _publish(draft: Path, folder: Path) -> None:

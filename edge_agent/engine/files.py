@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from edge_agent.engine.session import OptimisationLevel, Session
-from edge_agent.wire.messages import SubgraphFile
+from edge_agent.wire.parts import SubgraphFile
 
 
 def open_file(
@@ -18,6 +18,14 @@ def open_file(
 
     Raises: ModelRefused, RuntimeUnavailable.
     """
+    if file.use is not None:
+        return Session.open(
+            Path(file.path),
+            threads=file.threads or 1,
+            level=OptimisationLevel(file.level),
+            use=file.use,
+            is_whole=not file.falls_back,
+        )
     is_pinned = not file.is_plain and file.threads == len(cores) and file.threads > 1
     open_session = Session.open_idle if is_idle else Session.open
     return open_session(

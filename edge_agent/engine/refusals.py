@@ -13,7 +13,10 @@ from edge_agent.engine.runtime import runtime_errors
 from edge_agent.errors import ModelRefused, RunFailed, RuntimeUnavailable, StorageError
 
 _STATUS: Final = re.compile(r"^(?:Error in execution: )?(?:\[ONNXRuntimeError\] : \d+ : \w+ : )?")
-_SOURCE_FILE: Final = re.compile(r"/\S*onnxruntime/\S+\.(?:cc|h|cpp):\d+ ?")
+_SOURCE_FILE: Final = re.compile(r"/\S*onnxruntime\S*/\S+\.(?:cc|h|cpp):\d+ ?")
+_OTHER_SOURCE: Final = re.compile(r"(?:Exception from| at) src/\S+:\d+(?=:)")
+_CONDITION: Final = re.compile(r"^.{1,300}? was false\. (?=\S)")
+"""Of the source, before what it means."""
 _FULL_DISK: Final = ("No space left", "errno = 28", "Failed to write", "write failed")
 _THREADS: Final = ("affinit", "thread pool")
 
@@ -21,16 +24,16 @@ _THREADS: Final = ("affinit", "thread pool")
 def reason_of(error: Exception, path: Path | None = None) -> str:
     """What ONNX Runtime complains of, on one line, without its prefixes, sources and folders."""
     text = _STATUS.sub("", str(error).strip())
-    text = _without_source(text)
+    text = _STATUS.sub("", _OTHER_SOURCE.sub("", _without_source(text)))
     if path is not None:
         text = text.replace(f"{path.parent}/", "")
-    return "; ".join(line.strip() for line in text.splitlines() if line.strip())
+    return "; ".join(line.strip() for line in text.splitlines() if line.strip(" :"))
 
 
 def _without_source(text: str) -> str:
-    """Cut `/src/file.cc:46 type name(arguments) const` out of a message."""
+    """Cut `/src/file.cc:46 type name(arguments) const condition was false.` out of a message."""
     while found := _SOURCE_FILE.search(text):
-        rest = _after_signature(text[found.end() :])
+        rest = _CONDITION.sub("", _after_signature(text[found.end() :]))
         text = text[: found.start()] + rest
     return text
 
@@ -45,7 +48,18 @@ def _after_signature(text: str) -> str:
         rest = text[at + 1 :]
         # `operator()(int)` and `f(int)::<lambda(int)>` go on behind a closed parenthesis.
         if depth == 0 and text[at] == ")" and not rest.startswith(("(", "::")):
-            return rest.removeprefix(">").removeprefix(" const").lstrip()
+            rest = rest.removeprefix(">").removeprefix(" const").lstrip()
+            return _after_template(rest) if rest.startswith("[with ") else rest
+    return text
+
+
+def _after_template(text: str) -> str:
+    """Cut `[with T = float]` off the front of a message."""
+    depth = 0
+    for at, character in enumerate(text):
+        depth += (character == "[") - (character == "]")
+        if depth == 0:
+            return text[at + 1 :].lstrip()
     return text
 
 

@@ -114,12 +114,17 @@ def load_runtime() -> ModuleType:
     return runtime
 
 
-def _warn_of_an_untried(version: str) -> None:
+def is_tried(version: str) -> bool:
+    """Whether edge-agent was tried with that version of ONNX Runtime."""
     try:
         major, minor = (int(part) for part in version.split(".")[:2])
     except ValueError:
-        major, minor = 0, 0
-    if not OLDEST <= (major, minor) <= NEWEST:
+        return False
+    return OLDEST <= (major, minor) <= NEWEST
+
+
+def _warn_of_an_untried(version: str) -> None:
+    if not is_tried(version):
         _LOG.warning(
             "ONNX Runtime %s was never tried with edge-agent; tried are %d.%d to %d.%d",
             version,

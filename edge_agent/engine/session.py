@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -20,8 +20,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from edge_agent.devices import ProviderUse
 from edge_agent.engine.background import GiveWay, run_in_thread
 from edge_agent.engine.cancel import Cancellation
+from edge_agent.engine.placing import create
 from edge_agent.engine.refusals import loading, running
 from edge_agent.engine.runtime import CPU, ERRORS_ONLY, FATAL_ONLY, load_runtime
 from edge_agent.engine.values import array_of, inner_value, spec_of, value_of
@@ -83,14 +85,27 @@ def open_on_cpu(path: Path, options: Any, disabled_optimizers: Any = None) -> An
         )
 
 
+def _open_on(path: Path, options: Any, use: ProviderUse, *, is_whole: bool) -> Any:
+    with loading(path):
+        return create(path, options, use, is_whole=is_whole)
+
+
 class Session:
     """One loaded graph; any number of threads may run it at once."""
 
-    def __init__(self, inner: Any, path: Path, pinned_cores: tuple[int, ...] | None) -> None:
+    def __init__(
+        self,
+        inner: Any,
+        path: Path,
+        pinned_cores: tuple[int, ...] | None,
+        use: ProviderUse | None = None,
+    ) -> None:
         """Use `open`."""
         self._inner = inner
         self.path = path
         self.pinned_cores = pinned_cores
+        self.memory = "" if use is None else use.memory
+        """As in `ProviderUse`."""
         declared_inputs = inner.get_inputs()
         declared_outputs = inner.get_outputs()
         self.overridable: tuple[TensorSpec, ...] = tuple(
@@ -135,8 +150,10 @@ class Session:
         plain: bool = False,
         is_silent: bool = False,
         lean: bool = False,
+        use: ProviderUse | None = None,
+        is_whole: bool = True,
     ) -> Session:
-        """Load the graph at `path` on the CPU provider.
+        """Load the graph at `path` on the CPU provider, or on that of `use`.
 
         `pinned_cores`, one core for each of `threads`, binds the pool's threads to all but the
         first, which is for the caller (see `pin_caller`). Without it the pool inherits the cores
@@ -146,13 +163,17 @@ class Session:
         of weights: runs take longer, and weights that are mapped take next to no memory (31 MiB
         for 960 MiB, measured, instead of as much again).
         `is_silent` is for trying what may well fail: ONNX Runtime prints no errors, it raises them.
+        `is_whole` says that the provider of `use` must take every node; else those that it refuses
+        run on the processor, with `threads` threads.
 
         Raises: ModelRefused, RuntimeUnavailable.
         """
         options, pinned_cores = _options(threads, level, pinned_cores, plain, lean)
-        if is_silent:
+        if is_silent or use is not None:
             options.log_severity_level = FATAL_ONLY
-        return cls(open_on_cpu(path, options), path, pinned_cores)
+        if use is None:
+            return cls(open_on_cpu(path, options), path, pinned_cores)
+        return cls(_open_on(path, options, use, is_whole=is_whole), path, pinned_cores, use)
 
     @classmethod
     def open_idle(
@@ -211,14 +232,19 @@ class Session:
         computed = self.compute(values, outputs, cancel, to_arrays=True)
         return {n: array_of(n, v) for n, v in computed.items()}
 
-    def run_inside(self, values: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
+    def run_inside(
+        self,
+        values: Mapping[str, Any],
+        outputs: Sequence[str],
+        cancel: Cancellation | None = None,
+    ) -> dict[str, Any]:
         """`run` for a part of a model: what is no tensor comes as the value of ONNX Runtime that
         another part's `run_inside` takes.
 
-        Raises: RunFailed.
+        Raises: RunFailed; the reason of `cancel`.
         """
         feeds = {name: self.value_of(name, value) for name, value in values.items()}
-        computed = self.compute(feeds, outputs, None)
+        computed = self.compute(feeds, outputs, cancel)
         return {n: v if n in self.containers else array_of(n, v) for n, v in computed.items()}
 
     def value_of(self, name: str, array: Any) -> Any:
@@ -232,10 +258,12 @@ class Session:
         cancel: Cancellation | None,
         *,
         to_arrays: bool = False,
+        staying: Collection[str] = (),
     ) -> dict[str, Any]:
         """`outputs` from `values` (arrays or OrtValues) as values that other sessions take.
 
         `to_arrays` asks for arrays where there is a choice, as `InferenceSession.run` gives them.
+        Those named in `staying` stay in the memory of the unit, if they can be bound.
         An optional is an array, a list or None.
 
         Raises: RunFailed; the reason of `cancel`.
@@ -246,7 +274,7 @@ class Session:
         with running(self.path, cancel):
             match self._way(values, outputs, to_arrays=to_arrays):
                 case "bound":
-                    results = self._run_bound(values, outputs, run_options)
+                    results = self._run_bound(values, outputs, run_options, staying)
                 case "python":
                     results = self._inner.run(list(outputs), dict(values), run_options)
                 case _:
@@ -273,7 +301,11 @@ class Session:
         return "python" if is_plain and self.containers.isdisjoint(outputs) else "inside"
 
     def _run_bound(
-        self, values: Mapping[str, Any], outputs: Sequence[str], run_options: Any
+        self,
+        values: Mapping[str, Any],
+        outputs: Sequence[str],
+        run_options: Any,
+        staying: Collection[str],
     ) -> Any:
         binding = self._inner.io_binding()
         for name, value in values.items():
@@ -282,7 +314,7 @@ class Session:
             else:
                 binding.bind_ortvalue_input(name, value)
         for name in outputs:
-            binding.bind_output(name, "cpu")
+            binding.bind_output(name, self.memory if name in staying else "cpu")
         self._inner.run_with_iobinding(binding, run_options)
         return binding.get_outputs()
 

@@ -5,11 +5,13 @@ Field numbers are those of onnx.proto3 (https://github.com/onnx/onnx/blob/main/o
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 
 from edge_agent.tensors import Shape
 
 _FLOAT = 1
+_UINT8 = 2
 _STRING = 8
 _IR_VERSION = 8
 
@@ -86,3 +88,44 @@ def text_model(texts: Sequence[bytes], shape: Shape) -> bytes:
     )
     graph = _nested(7, _nested(2, b"tiny"), tensor, _declaration(12, "y", shape, _STRING))
     return _number(1, _IR_VERSION) + graph + _nested(8, _nested(1), _number(2, 17))
+
+
+def quantised_model(side: int, weight: bytes, out_scale: float) -> bytes:
+    """y = x · w for float32[side,side] with all of it quantised to uint8, in QDQ form (opset 13).
+
+    x and `weight`, side² bytes, hold whole numbers from 0 to 255 (scale 1); y is rounded to
+    multiples of `out_scale`. Every dimension is fixed, as NPUs want it.
+    """
+    square = (side, side)
+    nodes = (
+        _node("QuantizeLinear", ("x", "one", "zero"), "xq"),
+        _node("DequantizeLinear", ("xq", "one", "zero"), "xd"),
+        _node("DequantizeLinear", ("wq", "one", "zero"), "wd"),
+        _node("MatMul", ("xd", "wd"), "p"),
+        _node("QuantizeLinear", ("p", "scale", "zero"), "pq"),
+        _node("DequantizeLinear", ("pq", "scale", "zero"), "y"),
+    )
+    constants = (
+        _tensor("one", _FLOAT, (), struct.pack("<f", 1.0)),
+        _tensor("scale", _FLOAT, (), struct.pack("<f", out_scale)),
+        _tensor("zero", _UINT8, (), bytes(1)),
+        _tensor("wq", _UINT8, square, weight),
+    )
+    ends = (_declaration(11, "x", square), _declaration(12, "y", square))
+    graph = _nested(7, *nodes, _nested(2, b"tiny"), *constants, *ends)
+    return _number(1, _IR_VERSION) + graph + _nested(8, _nested(1), _number(2, 13))
+
+
+def _node(operator: str, inputs: tuple[str, ...], output: str) -> bytes:
+    return _nested(
+        1,
+        *(_nested(1, name.encode()) for name in inputs),
+        _nested(2, output.encode()),
+        _nested(3, f"make_{output}".encode()),
+        _nested(4, operator.encode()),
+    )
+
+
+def _tensor(name: str, data_type: int, shape: Shape, raw: bytes) -> bytes:
+    dims = (_number(1, size) for size in shape)
+    return _nested(5, *dims, _number(2, data_type), _nested(8, name.encode()), _nested(9, raw))

@@ -85,6 +85,23 @@ def test_a_tiny_model_is_what_onnx_would_write() -> None:
             "use_per_session_threads must be false",
         ),
         (
+            "/onnxruntime_src/onnxruntime/core/providers/webgpu/webgpu_context.cc:78 virtual void "
+            "onnxruntime::webgpu::WebGpuContext::Initialize(const Config&) adapter != nullptr was "
+            "false. Failed to get a WebGPU adapter.\n",
+            "Failed to get a WebGPU adapter.",
+        ),
+        (
+            "/s/onnxruntime/core/a.cc:12 void onnxruntime::f(int) size > 0 was false. ",
+            "size > 0 was false.",
+        ),
+        (
+            "/onnxruntime_src/onnxruntime/core/session/bridge.cc:1978 onnxruntime::Provider& "
+            "onnxruntime::ProviderLibrary::Get() [ONNXRuntimeError] : 1 : FAIL : Failed to load "
+            "library a.so",
+            "Failed to load library a.so",
+        ),
+        ("the flag was false. Set it.", "the flag was false. Set it."),
+        (
             "Error in execution: Got invalid dimensions for input: x\n index: 0 Got: 3\n\n",
             "Got invalid dimensions for input: x; index: 0 Got: 3",
         ),
