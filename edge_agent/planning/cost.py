@@ -7,8 +7,9 @@ plans cost exactly the same and ties break the same way everywhere.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 
-from edge_agent.plans import CandidatePlan, ChosenSubgraph
+from edge_agent.plans import CandidatePlan, ChosenSubgraph, Target
 from edge_agent.profiles import Configuration, SegmentTimes
 from edge_agent.subgraphs import ModelSummary, SegmentRange
 
@@ -27,30 +28,53 @@ def border_bytes(summary: ModelSummary, boundary: int) -> int | None:
     return summary.cuts[boundary - 1].crossing_bytes
 
 
-def subgraph_ticks(summary: ModelSummary, times: SegmentTimes, segments: SegmentRange) -> int:
+def is_divisible(times: SegmentTimes) -> bool:
+    """Whether parts of the model may run so."""
+    return times.is_divisible and not times.configuration.falls_back
+
+
+def keeps_tensors(before: Configuration, after: Configuration) -> bool:
+    """Whether tensors between two subgraphs stay on one accelerator, so that none is copied."""
+    return before.threads == after.threads == 0 and before.unit == after.unit
+
+
+def subgraph_ticks(
+    summary: ModelSummary,
+    times: SegmentTimes,
+    segments: SegmentRange,
+    *,
+    before: Configuration | None = None,
+    after: Configuration | None = None,
+) -> int:
     """Predicted picoseconds of a subgraph, by the formula that `SegmentTimes` documents.
 
+    A border to a neighbour (`before`, `after`) on the same accelerator costs nothing.
+
     Raises:
-        ValueError: the bytes at one of its borders are not known, or `times` belong to a model
-            with another number of segments.
+        ValueError: the bytes at one of its borders are not known, one of its segments is refused,
+            or `times` belong to a model with another number of segments.
     """
     check_times(summary, times)
+    refused = [place for place in times.refused if segments.start <= place < segments.stop]
+    if refused:
+        raise ValueError(f"{times.configuration} refuses segments {refused} of [{segments}]")
     total = ticks(times.overhead_s) + sum(
         ticks(s) for s in times.segment_s[segments.start : segments.stop]
     )
-    for boundary in (segments.start, segments.stop):
+    for boundary, neighbour in ((segments.start, before), (segments.stop, after)):
         crossing = border_bytes(summary, boundary)
         if crossing is None:
             raise ValueError(
                 f"the bytes that cross before segment {boundary} are not known: "
                 f"a division there has no predicted time"
             )
-        total += ticks(times.border_s_per_byte * crossing)
+        if neighbour is None or not keeps_tensors(neighbour, times.configuration):
+            total += ticks(times.border_s_per_byte * crossing)
     return total
 
 
 def subgraph_s(summary: ModelSummary, times: SegmentTimes, segments: SegmentRange) -> float:
-    """Predicted seconds of a subgraph. Raises: as `subgraph_ticks`."""
+    """Predicted seconds of a subgraph between copies. Raises: as `subgraph_ticks`."""
     return subgraph_ticks(summary, times, segments) / TICKS_PER_S
 
 
@@ -82,22 +106,40 @@ def assemble(
     times: Mapping[Configuration, SegmentTimes],
     pieces: Sequence[tuple[SegmentRange, Configuration]],
     *,
+    target: Target,
     is_joined: bool = True,
 ) -> CandidatePlan:
     """The plan that runs `pieces` in turn, with its predicted time; equal neighbours are joined
     unless `is_joined` is False.
 
-    With k instances, the predicted time is that of k requests at once and the rate is k over it.
+    For the latency, one request passes through all of them. For the throughput, each resource
+    works on requests of its own, as many at once as its configurations have instances: the time
+    per request is that of the busiest resource, and all of them together have `instances` requests
+    under way.
 
     Raises:
-        ValueError: as `subgraph_ticks`, or the pieces differ in their instances.
+        ValueError: as `subgraph_ticks`, or the pieces cannot be in one plan (`can_share`).
     """
     pieces = joined(pieces) if is_joined else tuple(pieces)
-    instances = {configuration.instances for _, configuration in pieces}
-    if len(instances) != 1:
-        raise ValueError(f"got subgraphs with {sorted(instances)} instances, want one number")
-    priced = [subgraph_ticks(summary, times[c], segments) for segments, c in pieces]
-    total_s = sum(priced) / TICKS_PER_S
+    if not can_share([c for _, c in pieces], target):
+        raise ValueError(
+            f"{', '.join(str(c) for _, c in pieces)} cannot share a plan for {target}: want equal "
+            f"instances on a resource (latency: 1), and equal threads beside another one"
+        )
+    used: list[Configuration | None] = [None, *(c for _, c in pieces), None]
+    priced = [
+        subgraph_ticks(summary, times[c], segments, before=used[at], after=used[at + 2])
+        for at, (segments, c) in enumerate(pieces)
+    ]
+    at_once, per_request = 1, Fraction(sum(priced))
+    if target is Target.THROUGHPUT:
+        instances = {c.resource: c.instances for _, c in pieces}
+        loads = dict.fromkeys(instances, 0)
+        for (_, c), price in zip(pieces, priced, strict=True):
+            loads[c.resource] += price
+        at_once = sum(instances.values())
+        per_request = max(Fraction(load, instances[r]) for r, load in loads.items())
+    total_s = float(per_request * at_once / TICKS_PER_S)
     return CandidatePlan(
         subgraphs=tuple(
             ChosenSubgraph(
@@ -109,8 +151,24 @@ def assemble(
             for (segments, configuration), price in zip(pieces, priced, strict=True)
         ),
         predicted_s=total_s,
-        predicted_per_s=instances.pop() / total_s if total_s else float("inf"),
+        predicted_per_s=at_once / total_s if total_s else float("inf"),
+        instances=at_once,
     )
+
+
+def can_share(used: Sequence[Configuration], target: Target) -> bool:
+    """Whether subgraphs in `used` configurations may be in one plan.
+
+    For the latency, each runs once at a time. For the throughput, those of one resource have
+    equal instances, and beside another resource those on the host's cores have equal threads: else
+    two requests at once would be bound to the same cores.
+    """
+    if target is Target.LATENCY:
+        return all(c.instances == 1 for c in used)
+    resources = {c.resource for c in used}
+    threads = {c.threads for c in used if c.threads}
+    is_even = len({(c.resource, c.instances) for c in used}) == len(resources)
+    return is_even and (len(resources) == 1 or len(threads) <= 1)
 
 
 def node_range(summary: ModelSummary, segments: SegmentRange) -> tuple[int, int]:

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from textwrap import wrap
 
 from edge_agent.devices import DeviceState
-from edge_agent.planning.cost import assemble, border_bytes, node_range
+from edge_agent.planning.cost import (
+    assemble,
+    border_bytes,
+    can_share,
+    is_divisible,
+    node_range,
+)
+from edge_agent.planning.placed import TEXT_WIDTH, placement_lines, wrapped
 from edge_agent.planning.score import ProcessorRates, score
 from edge_agent.plans import (
     CandidatePlan,
@@ -26,7 +32,6 @@ from edge_agent.profiles import (
 )
 from edge_agent.subgraphs import ModelSummary, SegmentRange
 
-WIDTH = 110
 _LEAST_OPERATORS_WIDTH = 8
 
 
@@ -46,6 +51,7 @@ def plain_candidate(
         ),
         predicted_s=plain_s,
         predicted_per_s=configuration.instances / plain_s if plain_s else float("inf"),
+        instances=configuration.instances,
     )
 
 
@@ -89,6 +95,7 @@ def explain(
                 profile,
                 plan,
                 index,
+                target=target,
                 state=state,
                 processor=processor,
                 measured_s=measured_parts_s[index] if measured_parts_s else None,
@@ -105,6 +112,8 @@ def explain(
         undivided_because=summary.undivided_because,
         profiling_s=profile.profiling_s,
         disturbed_fraction=profile.disturbed_fraction,
+        instances=plan.instances,
+        placements=profile.placements,
         control=control,
         segments=tuple(
             _explained_segment(summary, profile, index, state=state, processor=processor)
@@ -114,22 +123,26 @@ def explain(
 
 
 def runner_up(
-    summary: ModelSummary, profile: LatencyProfile, plan: CandidatePlan, index: int
+    summary: ModelSummary,
+    profile: LatencyProfile,
+    plan: CandidatePlan,
+    index: int,
+    target: Target,
 ) -> tuple[Configuration, float] | None:
     """The best other configuration for subgraph `index`, and how many seconds the plan would lose.
 
     The other subgraphs stay as they are; one that equals a neighbour is priced as one with it.
-    None where nothing else was measured. The loss is negative where the plan was preferred on
-    measurement although its prediction is worse.
+    None where nothing else was measured that runs it and may share the plan. The loss is negative
+    where the plan was preferred on measurement although its prediction is worse. For the
+    throughput, it is the loss of a round of as many requests as `plan` has under way.
     """
     times = {t.configuration: t for t in profile.times}
     own = plan.subgraphs[index].configuration
     losses = sorted(
-        (_replaced_s(summary, times, plan, index, other) - plan.predicted_s, other)
+        (replaced_s - plan.predicted_s, other)
         for other in times
         if other != own
-        and other.instances == own.instances
-        and (times[other].is_divisible or len(plan.subgraphs) == 1)
+        and (replaced_s := _replaced_s(summary, times, plan, index, other, target)) is not None
     )
     return (losses[0][1], losses[0][0]) if losses else None
 
@@ -149,6 +162,7 @@ def _explained(
     plan: CandidatePlan,
     index: int,
     *,
+    target: Target,
     state: DeviceState,
     processor: ProcessorRates,
     measured_s: float | None,
@@ -156,7 +170,7 @@ def _explained(
     subgraph = plan.subgraphs[index]
     inside = summary.segments[subgraph.segments.start : subgraph.segments.stop]
     demand = score(inside, state, processor)
-    second = runner_up(summary, profile, plan, index)
+    second = runner_up(summary, profile, plan, index, target)
     return ExplainedSubgraph(
         subgraph=subgraph,
         operators=main_operators(summary, subgraph.segments),
@@ -175,14 +189,31 @@ def _replaced_s(
     plan: CandidatePlan,
     index: int,
     other: Configuration,
-) -> float:
+    target: Target,
+) -> float | None:
+    """Seconds of as many requests as `plan` has under way, with `other` for one subgraph; None
+    where that is no plan."""
+    own = plan.subgraphs[index]
+    start, stop = own.segments.start, own.segments.stop
+    if len(plan.subgraphs) > 1 and not is_divisible(times[other]):
+        return None
+    if any(start <= place < stop for place in times[other].refused):
+        return None
+    is_alike = other.instances == own.configuration.instances
+    if other.resource == own.configuration.resource and not is_alike:
+        return None
+    used = [s.configuration for s in plan.subgraphs]
     pieces = [
         (s.segments, other if place == index else s.configuration)
         for place, s in enumerate(plan.subgraphs)
     ]
-    used = [s.configuration for s in plan.subgraphs]
+    if not can_share([c for _, c in pieces], target):
+        return None
     is_joined = all(a != b for a, b in pairwise(used))
-    return assemble(summary, times, pieces, is_joined=is_joined).predicted_s
+    replaced = assemble(summary, times, pieces, target=target, is_joined=is_joined)
+    if replaced.instances == plan.instances:
+        return replaced.predicted_s
+    return replaced.predicted_s / replaced.instances * plan.instances
 
 
 def _explained_segment(
@@ -194,7 +225,7 @@ def _explained_segment(
     processor: ProcessorRates,
 ) -> ExplainedSegment:
     segment = summary.segments[index]
-    times = ((t.segment_s[index], t.configuration) for t in profile.times)
+    times = ((t.segment_s[index], t.configuration) for t in profile.times if index not in t.refused)
     return ExplainedSegment(
         index=index,
         nodes=(segment.start, segment.stop),
@@ -209,7 +240,7 @@ def _explained_segment(
 
 def render(plan: ExecutionPlan) -> str:
     """The text of `edge-agent plan MODEL --explain`; no line is longer than 110 columns."""
-    lines = [_headline(plan), *_wrapped(plan.reason, "  "), "", *_table(plan.subgraphs), ""]
+    lines = [_headline(plan), *wrapped(plan.reason, "  "), "", *_table(plan.subgraphs), ""]
     lines += _totals(plan)
     if plan.disturbed_fraction > _MUCH_DISTURBED:
         text = (
@@ -217,21 +248,23 @@ def render(plan: ExecutionPlan) -> str:
             "profile, so its times are longer than they are alone; `edge-agent replan` measures "
             "again."
         )
-        lines += _wrapped(text, "")
+        lines += wrapped(text, "")
     if any((s.runner_up_loss_s or 0.0) < 0.0 for s in plan.subgraphs):
-        lines += _wrapped(_NEGATIVE_LOSS, "")
+        lines += wrapped(_NEGATIVE_LOSS, "")
     if len(plan.segments) > 1:
         title = "Segments, with fitted times; neighbours on the same choice run as one subgraph:"
         lines += ["", title, *_segment_table(plan.segments)]
         for segment in plan.segments:
-            lines += _wrapped(_staying(segment), "")
+            lines += wrapped(_staying(segment), "")
+    if plan.placements:
+        lines += ["", "Units, each given the whole model:", *placement_lines(plan.placements)]
     if plan.rejections:
         lines += ["", "Not used:"]
         for rejection in plan.rejections:
             text = f"{rejection.candidate}: {rejection.reason}: {rejection.detail}"
-            lines += _wrapped(text, "  ")
+            lines += wrapped(text, "  ")
     if plan.undivided_because is not None:
-        lines += ["", *_wrapped(f"Not divided: {plan.undivided_because}", "")]
+        lines += ["", *wrapped(f"Not divided: {plan.undivided_because}", "")]
     return "\n".join(lines) + "\n"
 
 
@@ -243,7 +276,7 @@ def _headline(plan: ExecutionPlan) -> str:
     if plan.is_specialised:
         head += ", for these shapes alone"
     shapes = ", ".join(f"{name}[{','.join(map(str, shape))}]" for name, shape in plan.shapes)
-    room = WIDTH - len(head) - 2
+    room = TEXT_WIDTH - len(head) - 2
     if shapes and room > 12:
         head += ", " + _clipped(shapes, room)
     return head
@@ -313,7 +346,7 @@ def _table(subgraphs: Sequence[ExplainedSubgraph]) -> list[str]:
     rows = [list(_COLUMNS), *(_row(s) for s in subgraphs)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
     others = sum(widths) - widths[_OPERATORS] + len(_COLUMNS) - 1
-    widths[_OPERATORS] = max(min(widths[_OPERATORS], WIDTH - others), _LEAST_OPERATORS_WIDTH)
+    widths[_OPERATORS] = max(min(widths[_OPERATORS], TEXT_WIDTH - others), _LEAST_OPERATORS_WIDTH)
     return [_line(row, widths) for row in rows]
 
 
@@ -342,8 +375,8 @@ def _row(explained: ExplainedSubgraph) -> list[str]:
         human(explained.bytes_moved) + "B",
         human(explained.score.score),
         configuration.unit,
-        configuration.layout,
-        str(configuration.threads),
+        f"{configuration.layout}/fp16" if configuration.is_half else configuration.layout,
+        str(configuration.threads or "-"),
         str(configuration.instances),
         _ms(subgraph.predicted_s),
         _ms(explained.measured_s),
@@ -400,9 +433,3 @@ def _ms(duration_s: float | None, *, signed: bool = False) -> str:
 
 def _clipped(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
-
-
-def _wrapped(text: str, indent: str) -> list[str]:
-    return wrap(
-        text, WIDTH, initial_indent=indent, subsequent_indent=indent + "  ", break_long_words=True
-    )

@@ -16,12 +16,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from edge_agent.devices import DeviceState, Layout, UnitId
+from edge_agent.devices import DeviceState, Layout
 from edge_agent.profiles import Configuration, Rejection
 from edge_agent.subgraphs import ComplexityScore, Segment, SegmentRange
 
 NOT_WORTH_MEASURING = "not worth measuring"
-HOST_UNIT = UnitId("cpu")
 
 _LEAST_AVAILABLE = 0.05
 _PAGING_SLOWDOWN = 20.0
@@ -106,12 +105,11 @@ def worth_measuring(
     processor: ProcessorRates,
     *,
     border_bytes: int = 0,
-    host: UnitId = HOST_UNIT,
 ) -> WorthMeasuring:
     """Divide `configurations` into those that may win for `segments` and those that cannot.
 
-    `border_bytes` is what a unit other than `host` must be handed and hand back. On one thread,
-    in NCHW, on the host, once at a time, every subgraph is worth measuring.
+    `border_bytes` is what an accelerator must be handed and hand back. On one thread, in NCHW, on
+    the host's cores, once at a time, every subgraph is worth measuring.
 
     Raises:
         ValueError: `segments` is empty.
@@ -127,7 +125,7 @@ def worth_measuring(
             or _thread_doubt(segments, configuration, state, processor)
             or _memory_doubt(segments, configuration, state)
         )
-        if configuration.unit != host:
+        if not configuration.threads:
             doubt = doubt or _launch_doubt(segments, state, processor, border_bytes)
         if doubt is None:
             kept.append(configuration)
@@ -155,7 +153,7 @@ def _thread_doubt(
     state: DeviceState,
     processor: ProcessorRates,
 ) -> str | None:
-    if configuration.threads == 1:
+    if configuration.threads <= 1:
         return None
     alone_s = estimate_s(segments, state, processor)
     saved_s = alone_s - estimate_s(segments, state, processor, configuration.threads)

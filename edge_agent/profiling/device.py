@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from edge_agent import clock
+from edge_agent.config import Settings
 from edge_agent.devices import Device
 from edge_agent.engine.runtime import runtime_build, runtime_version
 from edge_agent.engine.units import describe_device
@@ -40,14 +41,18 @@ def is_large(weight_bytes: int) -> bool:
     return weight_bytes > min(_ALWAYS_LARGE_BYTES, host.memory_bytes() // 4)
 
 
-def this_device() -> Device:
+def this_device(settings: Settings) -> Device:
     """This device, with the compute units that passed the probe in a child process.
 
     Raises:
         RuntimeUnavailable: ONNX Runtime is not installed, or twice.
     """
     return describe_device(
-        processor=host.processor(), cores=host.granted_cores(), memory_bytes=host.memory_bytes()
+        processor=host.processor(),
+        cores=host.granted_cores(),
+        memory_bytes=host.memory_bytes(),
+        units=settings.units,
+        timeout_s=settings.planning.probe_s,
     )
 
 

@@ -10,7 +10,8 @@ whole model is met exactly: it weighs most in the fit, and the rest is scaled aw
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -26,9 +27,27 @@ _Vector = npt.NDArray[np.float64]
 _WINDOW_SPREAD = 0.02
 _PRIOR_SPREAD = 1.0
 _EXTRA_SPREAD = 0.05
+# Of the whole: a window of almost no time would outweigh all prior knowledge by more than doubles
+# can hold.
+_LEAST_SPREAD = 1e-6
 _WHOLE_WEIGHT = 1e3
 _HUBER_LIMIT = 1.5
 _REWEIGHTINGS = 4
+
+
+def allowed_runs(summary: ModelSummary, refused: Collection[int]) -> tuple[SegmentRange, ...]:
+    """The longest runs of segments without `refused` ones, from and to borders of known size.
+
+    Without refusals, it is the whole model.
+    """
+    runs: list[SegmentRange] = []
+    count = len(summary.segments)
+    bounds = [-1, *sorted(refused), count]
+    for before, after in pairwise(bounds):
+        known = [b for b in range(before + 1, after + 1) if border_bytes(summary, b) is not None]
+        if len(known) > 1:
+            runs.append(SegmentRange(start=known[0], stop=known[-1]))
+    return tuple(runs)
 
 
 def fit_segments(
@@ -36,43 +55,56 @@ def fit_segments(
     windows: Sequence[Window],
     prior: Sequence[float],
     configuration: Configuration,
+    refused: Collection[int] = (),
 ) -> SegmentTimes:
     """Times of all segments in `configuration`, from its measured windows.
 
     `prior` holds the relative cost of each segment, in any unit. The predicted time of the whole
-    model equals its measured window. Windows whose border bytes are not known are left out.
+    model, or of each of `allowed_runs` without the `refused` segments, equals its measured window,
+    unless overhead and borders take all of that. A run that was not measured is expected to take
+    as much for its cost as those that were. Windows whose border bytes are not known are left out.
 
     Raises:
-        ValueError: the window of the whole model is missing, or `prior` has another length than
-            the model has segments, or holds something negative.
+        ValueError: the windows of the whole model, or of all allowed runs, are missing, or `prior`
+            has another length than the model has segments, or holds something negative.
     """
     count = len(summary.segments)
     if len(prior) != count or min(prior) < 0:
         raise ValueError(f"prior: got {list(prior)}, want {count} numbers of at least 0")
-    whole = SegmentRange(start=0, stop=count)
+    runs = allowed_runs(summary, refused)
     own = [w for w in windows if w.configuration == configuration]
-    whole_s = next((w.timing.median_s for w in own if w.segments == whole), None)
-    if whole_s is None:
-        raise ValueError(f"{configuration}: the whole model was not measured, it is needed to fit")
+    tops = {w.segments: w for w in own if w.segments in runs}
+    if not tops:
+        what = f"{' and '.join(map(str, runs))} of the model" if refused else "the whole model"
+        raise ValueError(f"{configuration}: {what} was not measured, it is needed to fit")
     parts = [
         (window, crossing)
         for window in own
-        if window.segments != whole and (crossing := _crossing(summary, window)) is not None
+        if window.segments not in tops and (crossing := _crossing(summary, window)) is not None
     ]
-    expected = _expected(prior, whole_s)
-    largest = max((crossing for _, crossing in parts), default=0)
+    expected = _expected(prior, list(tops.values()))
+    largest_s = max(w.timing.median_s for w in tops.values())
+    whole = [(window, _crossing(summary, window) or 0) for window in tops.values()]
+    largest = max((crossing for _, crossing in (*parts, *whole)), default=0)
     scale = np.concatenate(
         [
             expected * _PRIOR_SPREAD,
-            [whole_s * _EXTRA_SPREAD, whole_s * _EXTRA_SPREAD / max(largest, 1)],
+            [largest_s * _EXTRA_SPREAD, largest_s * _EXTRA_SPREAD / max(largest, 1)],
         ]
     )
     matrix, measured = _rows(parts, count)
+    top_matrix, top_measured = _rows(whole, count)
     spread = np.array([_spread(w) * w.timing.median_s for w, _ in parts])
-    solution = _robust(matrix, measured, spread, scale, expected, whole_s)
+    spread = np.maximum(spread, _LEAST_SPREAD * largest_s)
+    top_rows = top_matrix * scale / top_measured[:, None] * _WHOLE_WEIGHT
+    solution = _robust(matrix, measured, spread, scale, expected, top_rows)
     if not largest:
         solution[-1] = 0.0
-    solution[:-1] *= whole_s / solution[:-1].sum()
+    if refused:
+        _meet(solution, top_matrix, top_measured)
+        solution[sorted(refused)] = 0.0
+    else:
+        solution[:-1] *= largest_s / solution[:-1].sum()
     errors = np.abs(matrix @ solution - measured) / measured
     return SegmentTimes(
         configuration=configuration,
@@ -80,7 +112,57 @@ def fit_segments(
         overhead_s=float(solution[count]),
         border_s_per_byte=float(solution[count + 1]),
         error_fraction=float(np.median(errors)) if len(errors) else 0.0,
+        refused=tuple(sorted(refused)),
     )
+
+
+def _meet(solution: _Vector, rows: _Vector, measured: _Vector) -> None:
+    """Scale the segments of each run so that it takes what was measured."""
+    for row, run_s in zip(rows, measured, strict=True):
+        inside = np.flatnonzero(row[:-2])
+        rest_s = run_s - row[-2:] @ solution[-2:]
+        total_s = solution[inside].sum()
+        if rest_s > 0.0 and total_s > 0.0:
+            solution[inside] *= rest_s / total_s
+
+
+def fit_all(
+    summary: ModelSummary,
+    windows: Sequence[Window],
+    prior: Sequence[float],
+    refused: Mapping[Configuration, frozenset[int]],
+) -> tuple[SegmentTimes, ...]:
+    """Times of every configuration that has `windows`, in the order of `Configuration`.
+
+    One that was measured whole only gets its segments in the proportions of the fastest that has
+    parts: its share of a mixed plan would otherwise rest on the prior alone.
+    """
+    count = len(summary.segments)
+    whole_s = {w.configuration: w.timing.median_s for w in windows if len(w.segments) == count}
+    divided = {
+        w.configuration
+        for w in windows
+        if w.segments not in allowed_runs(summary, refused.get(w.configuration, ()))
+    }
+    times: dict[Configuration, SegmentTimes] = {}
+    for configuration in sorted({w.configuration for w in windows}, key=lambda c: c not in divided):
+        shares: Sequence[float] = prior
+        if configuration not in divided:
+            alike = min(
+                divided & whole_s.keys(),
+                key=lambda c: (
+                    c.resource != configuration.resource,
+                    c.instances != configuration.instances,
+                    whole_s[c],
+                    c,
+                ),
+                default=None,
+            )
+            shares = prior if alike is None else times[alike].segment_s
+        times[configuration] = fit_segments(
+            summary, windows, shares, configuration, refused.get(configuration, ())
+        )
+    return tuple(times[c] for c in sorted(times))
 
 
 def non_negative_least_squares(matrix: _Vector, target: _Vector) -> _Vector:
@@ -130,14 +212,20 @@ def _solved(gram: _Vector, projected: _Vector, free: npt.NDArray[np.bool_]) -> _
     return solution
 
 
-def _expected(prior: Sequence[float], whole_s: float) -> _Vector:
+def _expected(prior: Sequence[float], tops: Sequence[Window]) -> _Vector:
+    """Seconds of each segment by its share of the cost of its run, and by the rate of all runs
+    where it is in none."""
     cost: _Vector = np.asarray(prior, dtype=np.float64)
     # A segment without counted work still dispatches its nodes, and a 0 could never be corrected.
     cost = cost + (cost.mean() / 100.0 if cost.any() else 1.0)
     # By the largest first: the sum of very small costs is inexact.
     share = cost / cost.max()
-    scaled: _Vector = share / share.sum() * whole_s
-    return scaled
+    runs = [(slice(w.segments.start, w.segments.stop), w.timing.median_s) for w in tops]
+    rate_s = sum(run_s for _, run_s in runs) / sum(float(share[run].sum()) for run, _ in runs)
+    expected: _Vector = share * rate_s
+    for run, run_s in runs:
+        expected[run] = share[run] / share[run].sum() * run_s
+    return expected
 
 
 def _crossing(summary: ModelSummary, window: Window) -> int | None:
@@ -166,18 +254,17 @@ def _robust(
     spread: _Vector,
     scale: _Vector,
     expected: _Vector,
-    whole_s: float,
+    top_rows: _Vector,
 ) -> _Vector:
     count = len(expected)
-    whole_row = np.concatenate([np.ones(count + 1), [0.0]]) * scale / whole_s * _WHOLE_WEIGHT
     believed = np.concatenate([expected / scale[:count], np.zeros(2)])
     weight = np.ones(len(measured))
     solution: _Vector = scale * believed
     for _ in range(_REWEIGHTINGS):
         rows = matrix * scale * (weight / spread)[:, None]
         target = measured * weight / spread
-        stacked = np.vstack([rows, whole_row, np.eye(count + 2)])
-        wanted = np.concatenate([target, [_WHOLE_WEIGHT], believed])
+        stacked = np.vstack([rows, top_rows, np.eye(count + 2)])
+        wanted = np.concatenate([target, np.full(len(top_rows), _WHOLE_WEIGHT), believed])
         solution = scale * non_negative_least_squares(stacked, wanted)
         off = np.abs(matrix @ solution - measured) / spread
         # The square root, because the rows are squared: this is Huber's weight on the square.

@@ -10,9 +10,10 @@ that chose it do not judge it. Undecided or equal means plain ONNX Runtime.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
+from itertools import islice
 from statistics import median
 from typing import Protocol
 
@@ -22,7 +23,7 @@ from edge_agent.errors import EdgeAgentError, ModelRefused, RunFailed, RuntimeUn
 from edge_agent.planning.explain import explain, interval_text, plain_candidate
 from edge_agent.planning.score import NOT_WORTH_MEASURING, ProcessorRates
 from edge_agent.plans import CandidatePlan, ExecutionPlan, Target
-from edge_agent.profiles import Configuration, LatencyProfile, RatioInterval, Rejection
+from edge_agent.profiles import HOST_UNIT, Configuration, LatencyProfile, RatioInterval, Rejection
 from edge_agent.profiling.ratio import (
     LEAST_PAIRS,
     Run,
@@ -114,15 +115,17 @@ def verify(
     """Choose among `candidates` (best predicted first) by measurement, within about `budget_s`.
 
     At most `most_measured` (at least 1) are measured: the best by prediction, the best undivided
-    one always among them; a division only if it is predicted to beat that one by 1 %. A candidate
-    is chosen only if it is better than plain ONNX Runtime beyond the noise of the measurement;
-    every other one has a rejection.
+    one always among them, and the best undivided one of another unit than the processor if it is
+    predicted to be nearly as good; a division only if it is predicted to beat the best undivided
+    one by 1 %. Others take the place of those that give wrong answers, cannot be run or fail, as
+    far as the time for checks reaches. A candidate is chosen only if it is better than plain ONNX
+    Runtime beyond the noise of the measurement; every other one has a rejection.
 
     Raises:
         EdgeAgentError: plain ONNX Runtime does not run the model either.
     """
     trial = _Trial(bench=bench, rng=rng, clock_s=clock_s, budget_s=budget_s)
-    finalists = trial.accurate(trial.shortlist(candidates, most_measured))
+    finalists = trial.accurate(candidates, most_measured)
     if not finalists:
         return trial.unmeasured("no candidate gave the right answers")
     with ExitStack() as stack:
@@ -213,40 +216,49 @@ class _Trial:
     def reject(self, plan: CandidatePlan, reason: str, detail: str) -> None:
         self.rejections.append(Rejection(candidate=str(plan), reason=reason, detail=detail))
 
-    def shortlist(self, candidates: Sequence[CandidatePlan], most: int) -> list[CandidatePlan]:
-        """The candidates whose measurement may change the outcome, in order; at most `most`."""
-        undivided = next((c for c in candidates if len(c.subgraphs) == 1), None)
-        kept: list[CandidatePlan] = []
-        for plan in candidates:
-            missing = undivided is not None and undivided not in kept and plan != undivided
-            doubt = _doubt(plan, candidates[0], undivided)
-            if plan != undivided and doubt is not None:
-                self.rejections.append(doubt)
-            elif len(kept) < most - missing:
-                kept.append(plan)
-            else:
-                detail = f"only the {most} best predictions are measured, its was "
-                self.reject(plan, "slower", detail + f"{_per_request_s(plan) * 1e3:.3g} ms")
-        return kept
+    def accurate(self, candidates: Sequence[CandidatePlan], most: int) -> list[CandidatePlan]:
+        """At most `most` plans whose measurement may change the outcome and whose outputs are
+        right, in order, as far as the time for checks reaches.
 
-    def accurate(self, plans: Sequence[CandidatePlan]) -> list[CandidatePlan]:
-        """The plans whose outputs are right, in order, as far as the time for checks reaches."""
+        After wrong ones, those that do not use what was wrong come first: else all the time would
+        go to one unit that computes nothing right.
+        """
+        left = list(candidates)
         right: list[CandidatePlan] = []
-        for plan in plans:
-            if right and self.elapsed_s() > _CHECKING_SHARE * self.budget_s:
-                self.reject(plan, "undecided", f"the {self.budget_s:.3g} s to verify were used up")
-                continue
-            self.bench.grant()
-            try:
-                wrong = self.bench.check(plan)
-            except _REFUSALS as error:
-                self._reject_error(plan, error)
-                continue
-            if wrong is None:
+        doubted: set[Configuration] = set()
+        checked = 0
+        while True:
+            kept, rejections = shortlist(left, most, right)
+            unchecked = [plan for plan in kept if plan not in right]
+            if not unchecked:
+                break
+            plan = unchecked[0]
+            if (right or checked >= most) and self.elapsed_s() > _CHECKING_SHARE * self.budget_s:
+                for late in unchecked:
+                    detail = f"the {self.budget_s:.3g} s to verify were used up"
+                    self.reject(late, "undecided", detail)
+                break
+            checked += 1
+            if self._is_right(plan):
                 right.append(plan)
-            else:
-                self.reject(plan, "inaccurate", wrong)
-        return right
+                doubted -= {s.configuration for s in plan.subgraphs}
+                continue
+            left.remove(plan)
+            doubted |= _suspects(plan)
+            left.sort(key=lambda p: any(s.configuration in doubted for s in p.subgraphs))
+        self.rejections += rejections
+        return [plan for plan in candidates if plan in right]
+
+    def _is_right(self, plan: CandidatePlan) -> bool:
+        self.bench.grant()
+        try:
+            wrong = self.bench.check(plan)
+        except _REFUSALS as error:
+            self._reject_error(plan, error)
+            return False
+        if wrong is not None:
+            self.reject(plan, "inaccurate", wrong)
+        return wrong is None
 
     def opened(self, plans: Sequence[CandidatePlan], stack: ExitStack) -> dict[CandidatePlan, Run]:
         """The runners of `plans`, each giving seconds per request."""
@@ -394,6 +406,42 @@ class _Trial:
 
     def _reject_error(self, plan: CandidatePlan, error: EdgeAgentError) -> None:
         self.reject(plan, "failed" if isinstance(error, RunFailed) else "refused", str(error))
+
+
+def shortlist(
+    candidates: Sequence[CandidatePlan], most: int, sure: Collection[CandidatePlan] = ()
+) -> tuple[list[CandidatePlan], list[Rejection]]:
+    """The candidates whose measurement may change the outcome, in order, and why no others; at
+    most `most`, those in `sure` among them."""
+    undivided = [plan for plan in candidates if len(plan.subgraphs) == 1]
+    wanted = [*sure, *undivided[:1]]
+    if undivided:
+        limit_s = _CLEARLY_SLOWER * _per_request_s(candidates[0])
+        elsewhere = (p for p in undivided if p.subgraphs[0].configuration.unit != HOST_UNIT)
+        wanted += [p for p in islice(elsewhere, 1) if _per_request_s(p) <= limit_s]
+    wanted = list(dict.fromkeys(wanted))[:most]
+    kept: list[CandidatePlan] = []
+    rejections: list[Rejection] = []
+    for plan in candidates:
+        missing = sum(1 for p in wanted if p not in kept)
+        doubt = _doubt(plan, candidates[0], undivided[0] if undivided else None)
+        if plan in wanted:
+            kept.append(plan)
+        elif doubt is not None:
+            rejections.append(doubt)
+        elif len(kept) < most - missing:
+            kept.append(plan)
+        else:
+            detail = f"only the {most} best predictions are measured, its was "
+            detail += f"{_per_request_s(plan) * 1e3:.3g} ms"
+            rejections.append(Rejection(candidate=str(plan), reason="slower", detail=detail))
+    return kept, rejections
+
+
+def _suspects(plan: CandidatePlan) -> set[Configuration]:
+    """What of a plan that went wrong is likely to go wrong elsewhere: other units first."""
+    used = {s.configuration for s in plan.subgraphs}
+    return {c for c in used if c.unit != HOST_UNIT} or used
 
 
 def _doubt(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from edge_agent.devices import DeviceState, Layout, UnitId
 from edge_agent.planning.score import ProcessorRates
@@ -18,6 +18,12 @@ def configuration(
     layout: Layout = Layout.NCHW, threads: int = 1, instances: int = 1, unit: str = "cpu"
 ) -> Configuration:
     return Configuration(unit=UnitId(unit), layout=layout, threads=threads, instances=instances)
+
+
+def accelerator(
+    unit: str = "gpu0", layout: Layout = Layout.NATIVE, *, falls_back: bool = False
+) -> Configuration:
+    return Configuration(unit=UnitId(unit), layout=layout, threads=0, falls_back=falls_back)
 
 
 def segment(
@@ -73,10 +79,12 @@ def times(
     segment_s: Sequence[float],
     overhead_s: float = 0.0,
     border_s_per_byte: float = 0.0,
+    refused: Collection[int] = (),
 ) -> SegmentTimes:
     return SegmentTimes(
         configuration=which,
-        segment_s=tuple(segment_s),
+        segment_s=tuple(0.0 if i in refused else s for i, s in enumerate(segment_s)),
+        refused=tuple(sorted(refused)),
         overhead_s=overhead_s,
         border_s_per_byte=border_s_per_byte,
         error_fraction=0.0,

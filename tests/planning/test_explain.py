@@ -6,16 +6,23 @@ from dataclasses import replace
 
 import pytest
 
-from edge_agent.devices import Layout
+from edge_agent.devices import Layout, UnitId
 from edge_agent.planning.cost import assemble
 from edge_agent.planning.explain import explain, human, plain_candidate, render, runner_up
 from edge_agent.plans import CandidatePlan, ExecutionPlan, Target
-from edge_agent.profiles import LatencyProfile, RatioInterval, Rejection
+from edge_agent.profiles import (
+    LatencyProfile,
+    Placement,
+    RatioInterval,
+    RefusedNode,
+    Rejection,
+)
 from edge_agent.subgraphs import ModelSummary, SegmentRange
 from edge_agent.tensors import TensorName
 from tests.planning.made_models import (
     IDLE,
     PROCESSOR,
+    accelerator,
     chain,
     configuration,
     latency_profile,
@@ -44,7 +51,7 @@ def divided() -> tuple[ModelSummary, LatencyProfile, CandidatePlan]:
         (SegmentRange(start=0, stop=1), NCHW),
         (SegmentRange(start=1, stop=2), BLOCKED),
     ]
-    return model, profile, assemble(model, known, pieces)
+    return model, profile, assemble(model, known, pieces, target=Target.LATENCY)
 
 
 def explained(**changes: object) -> ExecutionPlan:
@@ -70,20 +77,20 @@ def explained(**changes: object) -> ExecutionPlan:
 
 def test_the_runner_up_is_the_best_other_configuration_with_the_neighbours_fixed() -> None:
     model, profile, plan = divided()
-    assert runner_up(model, profile, plan, 0) == (NHWC, pytest.approx(2e-3))
+    assert runner_up(model, profile, plan, 0, Target.LATENCY) == (NHWC, pytest.approx(2e-3))
 
 
 def test_a_runner_up_equal_to_a_neighbour_is_priced_as_one_subgraph_with_it() -> None:
     model, profile, plan = divided()
     without_nhwc = replace(profile, times=profile.times[:2])
-    assert runner_up(model, without_nhwc, plan, 0) == (BLOCKED, pytest.approx(7e-3))
+    assert runner_up(model, without_nhwc, plan, 0, Target.LATENCY) == (BLOCKED, pytest.approx(7e-3))
 
 
 def test_without_another_configuration_there_is_no_runner_up() -> None:
     model = chain(2)
     profile = latency_profile(model, [times(NCHW, [1.0, 1.0])])
     plan = plain_candidate(model, NCHW, 2.0)
-    assert runner_up(model, profile, plan, 0) is None
+    assert runner_up(model, profile, plan, 0, Target.LATENCY) is None
 
 
 def test_a_plan_is_explained_subgraph_by_subgraph() -> None:
@@ -185,7 +192,7 @@ def test_a_cut_that_is_none_between_devices_is_told() -> None:
     made = explain(
         local,
         profile,
-        assemble(local, known, [(SegmentRange(start=0, stop=2), NCHW)]),
+        assemble(local, known, [(SegmentRange(start=0, stop=2), NCHW)], target=Target.LATENCY),
         target=Target.LATENCY,
         is_plain=False,
         reason="measured faster than plain ONNX Runtime",
@@ -216,6 +223,79 @@ def test_an_undivided_plain_plan_says_so() -> None:
     assert text.endswith("Not divided: every cut would break a fusion\n")
 
 
+def test_what_a_unit_took_and_refused_is_told_in_a_few_lines() -> None:
+    why = "Resize in mode cubic is not supported by the unit, which takes linear and nearest only"
+    nodes = [
+        RefusedNode(
+            position=p,
+            label=f"resize{p} (Resize)",
+            ran_on="cpu",
+            reason=why if p != 20 else "int64",
+        )
+        for p in (*range(3, 18), 20, *range(22, 447))
+    ]
+    npu = Placement(
+        unit=UnitId("npu0"), taken=2, refused=tuple(nodes), removed=3, evidence="session record"
+    )
+    gpu = Placement(unit=UnitId("gpu0"), taken=1, refused=(), removed=0, evidence="one run")
+    lines = render(explained(placements=(npu, gpu))).splitlines()
+    at = lines.index("Units, each given the whole model:")
+    assert lines[at - 1 : at + 7] == [
+        "",
+        "Units, each given the whole model:",
+        "  npu0: took 2 nodes, refused 441; 3 more are gone or part of others since loading "
+        "(session record)",
+        "    nodes 3-17, 22-446 (440): resize3 (Resize), resize4 (Resize), … ran on cpu: Resize in "
+        "mode cubic is not",
+        "      supported by the unit, which takes linear and nearest only",
+        "    node 20: resize20 (Resize) ran on cpu: int64",
+        "  gpu0: took 1 node, refused none (one run)",
+        "",
+    ]
+    assert max(map(len, lines)) <= 110
+    assert "Units" not in render(explained())
+
+
+def test_an_accelerator_has_no_number_of_threads() -> None:
+    model = chain(1)
+    known = {accelerator(): times(accelerator(), [1e-3])}
+    made = explain(
+        model,
+        latency_profile(model, list(known.values())),
+        assemble(
+            model,
+            known,
+            [(SegmentRange(start=0, stop=1), accelerator())],
+            target=Target.LATENCY,
+        ),
+        target=Target.LATENCY,
+        is_plain=False,
+        reason="measured",
+        state=IDLE,
+        processor=PROCESSOR,
+    )
+    row = render(made).splitlines()[4].split()
+    assert row[6:10] == ["gpu0", "native", "-", "1"]
+
+
+def test_a_segment_has_no_time_where_it_is_refused() -> None:
+    model = chain(2)
+    profile = latency_profile(
+        model, [times(NCHW, [1e-3, 1e-3]), times(accelerator(), [1e-4, 1e-4], refused=[1])]
+    )
+    made = explain(
+        model,
+        profile,
+        plain_candidate(model, NCHW, 2e-3),
+        target=Target.LATENCY,
+        is_plain=True,
+        reason="",
+        state=IDLE,
+        processor=PROCESSOR,
+    )
+    assert [[c for c, _ in s.times] for s in made.segments] == [[accelerator(), NCHW], [NCHW]]
+
+
 def test_no_line_is_longer_than_110_columns() -> None:
     operators = ("ConvTransposeWithAVeryLongName", "Relu")
     wide = summary([segment(i, operator=operators[i % 2], nodes=1111) for i in range(30)])
@@ -228,6 +308,7 @@ def test_no_line_is_longer_than_110_columns() -> None:
             (SegmentRange(start=0, stop=11), twice[0]),
             (SegmentRange(start=11, stop=30), twice[2]),
         ],
+        target=Target.THROUGHPUT,
     )
     made = explain(
         wide,

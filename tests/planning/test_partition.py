@@ -207,7 +207,7 @@ def test_parts_never_run_in_a_configuration_that_is_not_divisible() -> None:
     assert [s.configuration for s in divided.subgraphs] == [NCHW, NCHW]
 
 
-def test_sixty_four_segments_with_twelve_configurations_are_planned() -> None:
+def test_sixty_four_segments_with_sixteen_configurations_are_planned() -> None:
     model = chain(64)
     fitted: list[SegmentTimes] = [
         times(
@@ -221,4 +221,4 @@ def test_sixty_four_segments_with_twelve_configurations_are_planned() -> None:
     ]
     profile = latency_profile(model, fitted)
     plans = choose(model, profile, Target.LATENCY, 5)
-    assert len(plans) == 5 + 12
+    assert len(plans) == 5 + 16

@@ -6,7 +6,7 @@ import pytest
 
 from edge_agent.devices import DeviceState, Layout
 from edge_agent.planning.score import NOT_WORTH_MEASURING, estimate_s, score, worth_measuring
-from tests.planning.made_models import IDLE, PROCESSOR, configuration, segment
+from tests.planning.made_models import IDLE, PROCESSOR, accelerator, configuration, segment
 
 COMPUTE_BOUND = segment(0, operations=10**9, activation_bytes=10**6, weight_bytes=10**6)
 MEMORY_BOUND = segment(1, operations=10**6, activation_bytes=6 * 10**8, weight_bytes=4 * 10**8)
@@ -55,7 +55,7 @@ def test_threads_shorten_only_the_parallel_share() -> None:
 
 
 def test_blocked_and_nhwc_are_not_measured_without_an_operator_that_uses_them() -> None:
-    offered = [configuration(layout) for layout in Layout]
+    offered = [configuration(layout) for layout in (Layout.NCHW, Layout.NHWC, Layout.BLOCKED)]
     worth = worth_measuring([segment(0, operator="MatMul")], offered, IDLE, PROCESSOR)
     assert worth.configurations == (configuration(Layout.NCHW),)
     assert [r.candidate for r in worth.rejections] == ["[0] cpu/NHWC/1t", "[0] cpu/blocked/1t"]
@@ -63,7 +63,7 @@ def test_blocked_and_nhwc_are_not_measured_without_an_operator_that_uses_them() 
 
 
 def test_every_layout_is_measured_where_there_are_convolutions() -> None:
-    offered = [configuration(layout) for layout in Layout]
+    offered = [configuration(layout) for layout in (Layout.NCHW, Layout.NHWC, Layout.BLOCKED)]
     worth = worth_measuring([segment(0)], offered, IDLE, PROCESSOR)
     assert worth.configurations == tuple(offered)
 
@@ -92,14 +92,27 @@ def test_threads_without_parallel_operators_are_not_measured() -> None:
     assert worth.configurations == ()
 
 
-def test_another_unit_is_not_measured_for_less_work_than_a_launch_and_two_copies() -> None:
-    gpu = configuration(unit="gpu0")
+def test_an_accelerator_is_not_measured_for_less_work_than_a_launch_and_two_copies() -> None:
+    gpu = accelerator()
     small = segment(0, operations=5 * 10**5)
     assert not worth_measuring([small], [gpu], IDLE, PROCESSOR).configurations
     large = segment(0, operations=5 * 10**6)
     assert worth_measuring([large], [gpu], IDLE, PROCESSOR).configurations == (gpu,)
     copied = worth_measuring([large], [gpu], IDLE, PROCESSOR, border_bytes=10**8)
     assert copied.configurations == ()
+
+
+def test_another_unit_on_the_host_has_nothing_to_copy() -> None:
+    openvino = configuration(unit="openvino")
+    small = segment(0, operations=5 * 10**5)
+    worth = worth_measuring([small], [openvino], IDLE, PROCESSOR, border_bytes=10**8)
+    assert worth.configurations == (openvino,)
+
+
+def test_an_accelerator_has_no_threads_to_doubt() -> None:
+    serial = segment(0, operations=10**9, parallel=0.0)
+    worth = worth_measuring([serial], [accelerator()], IDLE, PROCESSOR)
+    assert worth.configurations == (accelerator(),)
 
 
 def test_more_instances_than_memory_holds_are_not_measured() -> None:

@@ -11,6 +11,7 @@ from edge_agent.errors import EdgeAgentError
 from edge_agent.planning.cost import subgraph_s
 from edge_agent.plans import CandidatePlan
 from edge_agent.profiles import Configuration, SegmentTimes
+from edge_agent.profiling.profiler import Unfit
 from edge_agent.subgraphs import ModelSummary, SegmentRange
 
 
@@ -28,8 +29,14 @@ class SimulatedBench:
     load_chance: float = 0.0
     """How often a run falls beside other load, which makes it take three times as long."""
     refuses: Mapping[Configuration, EdgeAgentError] = field(default_factory=dict)
+    refuses_parts: Mapping[tuple[Configuration, str], EdgeAgentError] = field(default_factory=dict)
     fails_while_running: Mapping[Configuration, EdgeAgentError] = field(default_factory=dict)
     wrong: Mapping[Configuration, str] = field(default_factory=dict)
+    opens_in_s: Mapping[Configuration, float] = field(default_factory=dict)
+    """What opening the whole model takes, where it is not `opening_s`."""
+    unfit: Mapping[tuple[Configuration, int], Unfit] = field(default_factory=dict)
+    """What a run of so many segments raises."""
+    patience_s: dict[Configuration, float | None] = field(default_factory=dict)
     now_s: float = 100.0
     open_now: int = 0
     most_open: int = 0
@@ -47,18 +54,24 @@ class SimulatedBench:
 
     @contextmanager
     def runner(  # type: ignore[misc]
-        self, what: SegmentRange | CandidatePlan, configuration: Configuration | None = None
+        self,
+        what: SegmentRange | CandidatePlan,
+        configuration: Configuration | None = None,
+        patience_s: float | None = None,
     ) -> Iterator[Callable[[], float]]:
         if isinstance(what, CandidatePlan):
             pieces = [(s.segments, s.configuration) for s in what.subgraphs]
         else:
             assert configuration is not None
             pieces = [(what, configuration)]
-        share = sum(len(segments) for segments, _ in pieces) / len(self.model.segments)
-        self.now_s += self.opening_s * (0.2 + 0.8 * share)
-        for _, used in pieces:
+        for segments, used in pieces:
+            share = len(segments) / len(self.model.segments)
+            self.now_s += self.opens_in_s.get(used, self.opening_s) * (0.2 + 0.8 * share)
+            self.patience_s[used] = patience_s
             if used in self.refuses:
                 raise self.refuses[used]
+            if (used, str(segments)) in self.refuses_parts:
+                raise self.refuses_parts[used, str(segments)]
         with self._opened():
             yield lambda: self._run(pieces)
 
@@ -109,6 +122,10 @@ class SimulatedBench:
                 raise self.fails_while_running[used]
             exact_s = subgraph_s(self.model, self.truth[used], segments)
             parts.append(self._took(f"[{segments}] {used}", exact_s))
+            if (used, len(segments)) in self.unfit:
+                raise self.unfit[used, len(segments)]
+            if self.patience_s[used] is not None and parts[-1] > self.patience_s[used]:
+                raise Unfit("slower", f"one run took {parts[-1]:.3g} s")
         self._parts = tuple(parts)
         return sum(parts)
 

@@ -6,13 +6,13 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from edge_agent.planning.cost import border_bytes, subgraph_s
 from edge_agent.profiles import Timing, Window
-from edge_agent.profiling.fit import fit_segments, non_negative_least_squares
-from edge_agent.profiling.profiler import window_levels
+from edge_agent.profiling.fit import allowed_runs, fit_segments, non_negative_least_squares
+from edge_agent.profiling.windows import window_levels
 from edge_agent.subgraphs import ModelSummary, SegmentRange
 from tests.planning.made_models import chain, configuration
 
@@ -106,6 +106,7 @@ def test_one_window_far_off_changes_little(seed: int) -> None:
     st.floats(1e-5, 10.0),
     st.lists(st.tuples(st.integers(0, 11), st.integers(1, 12), st.floats(1e-6, 20.0)), max_size=20),
 )
+@example([11.0, 61.0, 0.0, 0.0, 0.0, 0.0, 1.0], 7.0, [(0, 2, 1.0), (0, 2, 1e-06)])
 @settings(max_examples=80, deadline=None)
 def test_the_whole_is_exactly_met_and_nothing_is_negative(
     prior: list[float], whole_s: float, parts: list[tuple[int, int, float]]
@@ -149,6 +150,46 @@ def test_a_window_with_a_border_of_unknown_size_is_left_out() -> None:
 def test_without_the_whole_there_is_no_fit() -> None:
     with pytest.raises(ValueError, match="the whole model was not measured"):
         fit_segments(chain(2), [window(0, 1, 1.0)], [1, 1], ONE)
+
+
+def test_the_runs_between_refusals_begin_and_end_at_borders_of_known_size() -> None:
+    model = chain(8, [0, None, 0, 0, None, 0, 0])
+    assert [str(r) for r in allowed_runs(model, [])] == ["0-7"]
+    assert [str(r) for r in allowed_runs(model, [3])] == ["0-2", "4-7"]
+    assert [str(r) for r in allowed_runs(model, [2, 4])] == ["0", "3", "6-7"]
+    assert allowed_runs(model, range(8)) == ()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_with_refused_segments_the_runs_between_them_are_met_exactly(seed: int) -> None:
+    truth = Truth(seed, count=12, noise=0.01)
+    prior = truth.prior(factor=1.5)
+    refused = [3, 4]
+    tops = allowed_runs(truth.model, refused)
+    assert [str(r) for r in tops] == ["0-2", "5-11"]
+    inner = [SegmentRange(start=a, stop=b) for a, b in ((5, 8), (8, 12), (0, 1), (6, 10))]
+    windows = [truth.measured(part) for part in (*tops, *inner)]
+    fitted = fit_segments(truth.model, windows, prior, ONE, refused)
+    assert fitted.refused == (3, 4)
+    assert fitted.segment_s[3:5] == (0.0, 0.0)
+    assert min(fitted.segment_s[:3] + fitted.segment_s[5:]) > 0.0
+    for part, measured in zip(tops, windows, strict=False):
+        assert subgraph_s(truth.model, fitted, part) == pytest.approx(measured.timing.median_s)
+    for part in inner:
+        exact_s = truth.exact_s(part.start, part.stop)
+        assert subgraph_s(truth.model, fitted, part) == pytest.approx(exact_s, rel=0.1)
+
+
+def test_a_run_that_was_not_measured_takes_as_long_for_its_cost_as_the_others() -> None:
+    model = chain(5, [0, 0, 0, 0])
+    windows = [window(0, 2, 0.3)]
+    fitted = fit_segments(model, windows, [1.0, 2.0, 7.0, 1.0, 3.0], ONE, refused=[2])
+    assert fitted.segment_s == pytest.approx((0.1, 0.2, 0.0, 0.1, 0.3), rel=0.05)
+
+
+def test_without_any_allowed_run_there_is_no_fit() -> None:
+    with pytest.raises(ValueError, match="0 and 2 of the model was not measured"):
+        fit_segments(chain(3), [window(0, 3, 1.0)], [1, 1, 1], ONE, refused=[1])
 
 
 @pytest.mark.parametrize("prior", [[1.0], [1.0, -1.0]])

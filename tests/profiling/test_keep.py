@@ -9,11 +9,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_agent.devices import UnitId
 from edge_agent.errors import StorageError
-from edge_agent.profiles import LatencyProfile, Rejection, Timing, Window
+from edge_agent.profiles import (
+    LatencyProfile,
+    Placement,
+    RefusedNode,
+    Rejection,
+    Timing,
+    Window,
+)
 from edge_agent.profiling.keep import decode_profile, encode_profile
 from edge_agent.subgraphs import SegmentRange
-from tests.planning.made_models import chain, configuration, latency_profile, times
+from tests.planning.made_models import (
+    accelerator,
+    chain,
+    configuration,
+    latency_profile,
+    times,
+)
 
 
 def made() -> LatencyProfile:
@@ -30,6 +44,17 @@ def made() -> LatencyProfile:
 
 def test_a_profile_comes_back_as_it_was() -> None:
     assert decode_profile(encode_profile(made())) == made()
+
+
+def test_what_units_took_and_refused_comes_back_as_it_was() -> None:
+    refused = RefusedNode(position=4, label="r (Resize)", ran_on="cpu", reason="cubic")
+    placement = Placement(
+        unit=UnitId("npu0"), taken=2, refused=(refused,), removed=1, evidence="session record"
+    )
+    fitted = [times(accelerator("npu0"), [0.1, 0.2], refused=[1])]
+    fitted.append(times(accelerator("npu0", falls_back=True), [0.1, 0.2]))
+    profile = replace(made(), times=tuple(fitted), placements=(placement,))
+    assert decode_profile(encode_profile(profile)) == profile
 
 
 @pytest.mark.parametrize(

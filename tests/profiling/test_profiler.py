@@ -12,7 +12,8 @@ from edge_agent.planning.cost import subgraph_s
 from edge_agent.planning.partition import choose
 from edge_agent.plans import Target
 from edge_agent.profiles import Configuration, LatencyProfile, SegmentTimes
-from edge_agent.profiling.profiler import profile, window_levels
+from edge_agent.profiling.profiler import profile
+from edge_agent.profiling.windows import window_levels
 from edge_agent.subgraphs import SegmentRange
 from tests.planning.made_models import (
     IDLE,
@@ -62,6 +63,7 @@ def profiled(device: SimulatedBench, budget_s: float = 12.0) -> LatencyProfile:
         device.model,
         tuple(device.truth),
         device,
+        target=Target.LATENCY,
         budget_s=budget_s,
         rng=random.Random(device.seed),
         device_key="made",

@@ -39,13 +39,14 @@ def truth_of(whole_s: Mapping[Configuration, float]) -> dict[Configuration, Segm
 
 def whole(which: Configuration, predicted_s: float = PLAIN_S) -> CandidatePlan:
     known = truth_of({which: predicted_s})
-    return assemble(MODEL, known, [(SegmentRange(start=0, stop=4), which)])
+    whole_model = [(SegmentRange(start=0, stop=4), which)]
+    return assemble(MODEL, known, whole_model, target=Target.THROUGHPUT)
 
 
 def halves(first: Configuration, second: Configuration) -> CandidatePlan:
     known = truth_of({first: PLAIN_S, second: PLAIN_S})
     pieces = [(SegmentRange(start=0, stop=2), first), (SegmentRange(start=2, stop=4), second)]
-    return assemble(MODEL, known, pieces)
+    return assemble(MODEL, known, pieces, target=Target.LATENCY)
 
 
 def bench(whole_s: Mapping[Configuration, float], **changes: object) -> SimulatedBench:
