@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from edge_agent.model.admit import declared_inputs, declared_outputs
@@ -30,21 +30,22 @@ def summarise(
     shapes: Mapping[TensorName, Shape],
     specs: ValueSpecs,
     max_segments: int = 64,
+    apart: Collection[int] = (),
 ) -> ModelSummary:
     """Divide `graph` into at most `max_segments` segments and say what each demands.
 
     `specs` are those of the values for `shapes`, the input shapes in use. A cut is legal where
     every crossing value can be passed on (see cuts.py). Of the legal ones those are kept
     that part no fusion and let one large value pass, and, where long stretches have no such place,
-    those that let fewer bytes pass than the places around. A model that cannot or should not be
-    divided has one segment and `undivided_because`.
+    those that let fewer bytes pass than the places around, and every one in `apart`, whatever it
+    costs. A model that cannot or should not be divided has one segment and `undivided_because`.
     """
     costs = [operator_cost(graph, position, specs.tensors) for position in range(len(graph.nodes))]
     reason = _reason_to_leave_whole(graph)
     cuts: Sequence[int] = ()
     if reason is None:
         found = list(places(graph, specs))
-        cuts = _choose(graph, found, costs, max_segments)
+        cuts = _choose(graph, found, costs, max_segments, apart)
         if not cuts:
             reason = _reason_without_cuts(graph, found)
     bounds = (0, *cuts, len(graph.nodes))
@@ -96,11 +97,16 @@ def _reason_without_cuts(graph: ModelGraph, found: Sequence[Place]) -> str:
 
 
 def _choose(
-    graph: ModelGraph, found: Sequence[Place], costs: Sequence[OperatorCost], max_segments: int
+    graph: ModelGraph,
+    found: Sequence[Place],
+    costs: Sequence[OperatorCost],
+    max_segments: int,
+    apart: Collection[int],
 ) -> tuple[int, ...]:
     """The positions to divide at, ascending."""
     held = held_together(graph)
-    candidates = [p for p in found if p.blocked_because is None and not held[p.position]]
+    legal = [p for p in found if p.blocked_because is None]
+    candidates = [p for p in legal if not held[p.position] or p.position in apart]
     known = max((p.known_bytes for p in found), default=0)
     price = {p.position: p.known_bytes + p.unknown * max(known, _UNKNOWN_BYTES) for p in candidates}
     work = (1 + c.operations + c.activation_bytes + c.weight_bytes for c in costs)
@@ -116,7 +122,8 @@ def _choose(
         for position in _valleys(list(price.items()))
         if any(start < position < stop for start, stop in wide_gaps)
     ]
-    return _merge(sorted({*narrow, *valleys}), price, summed, max_segments)
+    forced = {p.position for p in legal if p.position in apart}
+    return _merge(sorted({*narrow, *valleys, *forced}), price, summed, max_segments, forced)
 
 
 def _valleys(priced: Sequence[tuple[int, int]]) -> Iterator[int]:
@@ -141,9 +148,14 @@ class _Neighbours:
 
 
 def _merge(
-    cuts: Sequence[int], price: Mapping[int, int], summed: Sequence[int], max_segments: int
+    cuts: Sequence[int],
+    price: Mapping[int, int],
+    summed: Sequence[int],
+    max_segments: int,
+    forced: Collection[int],
 ) -> tuple[int, ...]:
-    """Drop cuts until at most `max_segments` segments remain, none of them next to nothing.
+    """Drop cuts, but none that is forced, until at most `max_segments` segments remain, none of
+    them next to nothing.
 
     The cut to drop next is the one with the least work on both its sides per crossing byte, so
     that cheap cuts between weighty segments stay. `summed[i]` is the work of nodes [0, i).
@@ -166,7 +178,7 @@ def _merge(
     def rank(cut: int) -> tuple[bool, float, int]:
         return not is_idle(cut), value(cut), cut
 
-    queue = [(rank(cut), cut) for cut in cuts]
+    queue = [(rank(cut), cut) for cut in cuts if cut not in forced]
     heapq.heapify(queue)
     while queue:
         ranked, cut = heapq.heappop(queue)
@@ -181,7 +193,8 @@ def _merge(
                     beside[other].after = around.after
                 else:
                     beside[other].before = around.before
-                heapq.heappush(queue, (rank(other), other))
+                if other not in forced:
+                    heapq.heappush(queue, (rank(other), other))
     return tuple(sorted(beside))
 
 
