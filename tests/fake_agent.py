@@ -28,10 +28,10 @@ from edge_agent.wire.messages import (
     Infer,
     Message,
     Models,
-    ModelState,
     Result,
     decode,
 )
+from edge_agent.wire.parts import ModelState
 
 CODEC = Codec()
 FLOATS = ElementType.FLOAT32

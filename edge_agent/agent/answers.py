@@ -30,7 +30,6 @@ from edge_agent.wire.messages import (
     Load,
     Message,
     Models,
-    ModelState,
     Plan,
     PlanInMaking,
     Replan,
@@ -38,6 +37,7 @@ from edge_agent.wire.messages import (
     Unload,
     error_text,
 )
+from edge_agent.wire.parts import ModelState
 
 log = logging.getLogger(__name__)
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable
 from typing import TypeVar
+
+import msgspec
 
 from edge_agent import clock
 from edge_agent.agent.processes import Child
@@ -30,8 +34,15 @@ from edge_agent.wire.messages import (
     Probed,
     Progress,
     Staged,
+    Trying,
     decode,
 )
+from edge_agent.wire.parts import (
+    Banned,
+    Pins,
+)
+
+log = logging.getLogger(__name__)
 
 A = TypeVar("A")
 SILENCE_S = 1800.0
@@ -47,19 +58,28 @@ class Builder:
     ) -> None:
         """Start it; in the background it gives way to serving from the start, not only while it
         builds. One that says nothing for `silence_s` while it builds is given up."""
-        self._child = Child("edge_agent.builder", [encode_settings(settings)])
-        if is_background:
-            self._child.give_way()
-        self._stream = local.FrameStream(self._child.stream)
+        self._settings = settings
+        self._silence_s = silence_s
         self._codec = Codec()
         self._is_killed = False
-        self._silence_s = silence_s
+        self._replacing = threading.Lock()
+        self._tried = Trying(())
+        """What it is at."""
+        self._child = self._new_child()
+        self._stream = local.FrameStream(self._child.stream)
+        if is_background:
+            self._child.give_way()
+
+    def _new_child(self) -> Child:
+        return Child("edge_agent.builder", [encode_settings(self._settings)])
 
     def admit(
         self,
         path: str,
         on_staged: Callable[[str], None] = lambda _path: None,
         wait_until_movable: Callable[[], None] = lambda: None,
+        pins: Pins = (),
+        samples: str | None = None,
     ) -> Admitted:
         """Copy a model file into the store, checked.
 
@@ -69,11 +89,12 @@ class Builder:
 
         Raises:
             ModelRefused: it cannot be accepted; nothing of it is kept.
+            UsageError: a pin means no node, or one of the `samples` is wrong; as above.
             StorageError: it cannot be stored.
         """
         try:
             return self._ask(
-                Admit(path=path),
+                Admit(path=path, pins=pins, samples=samples),
                 Admitted,
                 wait_for_grant=wait_until_movable,
                 on_staged=on_staged,
@@ -89,12 +110,39 @@ class Builder:
     ) -> Built:
         """Divide, compile, profile and plan; from now on it gives way to serving.
 
+        A unit whose provider ends it or falls silent for `planning.unit_s` is banned from this
+        plan, which another process then begins anew.
+
         Raises:
-            BuilderLost: it died, was killed, or hangs.
+            BuilderLost: it died, was killed, or hangs, and no unit is to blame.
             EdgeAgentError: it could not.
         """
-        self._child.give_way()
-        return self._ask(message, Built, on_progress, wait_for_grant, silence_s=self._silence_s)
+        banned = {(b.unit, b.is_keeping): b for b in message.banned}
+        while True:
+            self._child.give_way()
+            asked = msgspec.structs.replace(message, banned=tuple(banned.values()))
+            try:
+                return self._ask(
+                    asked, Built, on_progress, wait_for_grant, silence_s=self._silence_s
+                )
+            except BuilderLost as error:
+                tried = self._tried
+                culprits = {u for u in tried.units if (u, tried.is_keeping) not in banned}
+                if not culprits:
+                    raise
+                log.warning("%s ended a builder: %s", ", ".join(sorted(culprits)), error)
+                reason = f"its provider ended the builder: {error}"
+                for unit in culprits:
+                    banned[unit, tried.is_keeping] = Banned(unit, reason, tried.is_keeping)
+                self._replace(error)
+
+    def _replace(self, because: BuilderLost) -> None:
+        """Have another process in place of one that ended. Raises: `because` if it was killed."""
+        with self._replacing:
+            if self._is_killed:
+                raise because
+            self._child = self._new_child()
+            self._stream = local.FrameStream(self._child.stream)
 
     def probe(self) -> Probed:
         """Find the compute units of this device."""
@@ -109,16 +157,22 @@ class Builder:
         on_staged: Callable[[str], None] = lambda _path: None,
         silence_s: float | None = None,
     ) -> A:
+        self._tried = Trying(())
         try:
             self._stream.send(self._codec.encode(message))
             while True:
-                until_s = None if silence_s is None else clock.monotonic_s() + silence_s
+                limit_s = silence_s
+                if limit_s is not None and self._tried.units:
+                    limit_s = min(limit_s, self._settings.planning.unit_s)
+                until_s = None if limit_s is None else clock.monotonic_s() + limit_s
                 raw, _ = self._stream.receive(until_s)
                 match decode(self._codec.from_builder, raw):
                     case Progress(fraction=fraction, what=what):
                         on_progress(fraction, what)
                     case Staged(path=path):
                         on_staged(path)
+                    case Trying() as tried:
+                        self._tried = tried
                     case AskGrant():
                         wait_for_grant()
                         self._stream.send(self._codec.encode(Grant()))
@@ -129,9 +183,9 @@ class Builder:
                             raise ProtocolError(f"builder sent {type(answer).__name__}")
                         return answer
         except DeadlineExceeded as error:
-            self.kill()
+            self._child.kill()
             self._child.end()
-            raise BuilderLost(f"it did nothing for {silence_s:.0f} s") from error
+            raise BuilderLost(f"it did nothing for {limit_s:.0f} s") from error
         except local.ConnectionLost as error:
             self._child.end()
             how = "stopped" if self._is_killed else self._child.how_it_ended()
@@ -139,8 +193,9 @@ class Builder:
 
     def kill(self) -> None:
         """Stop it at once, from any thread; whoever waits for it gets `BuilderLost`."""
-        self._is_killed = True
-        self._child.kill()
+        with self._replacing:
+            self._is_killed = True
+            self._child.kill()
 
     def close(self) -> None:
         """End it."""

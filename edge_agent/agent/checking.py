@@ -10,7 +10,8 @@ from functools import lru_cache
 from edge_agent.errors import InputMismatch
 from edge_agent.tensors import Shape, TensorSpec
 from edge_agent.wire.arrays import payload_bytes as tensors_bytes
-from edge_agent.wire.messages import Infer, TensorHead
+from edge_agent.wire.messages import Infer
+from edge_agent.wire.parts import TensorHead
 
 
 def _shape_text(head: TensorHead) -> str:

@@ -36,11 +36,11 @@ from edge_agent.wire.messages import (
     Failure,
     Infer,
     Message,
-    Place,
     Result,
     decode,
     error_text,
 )
+from edge_agent.wire.parts import Place
 
 log = logging.getLogger(__name__)
 

@@ -19,13 +19,15 @@ from pathlib import Path
 from edge_agent import clock
 from edge_agent.agent.builders import Builder
 from edge_agent.agent.datapath import DataPath
-from edge_agent.agent.kept import save_kept
+from edge_agent.agent.kept import save_kept, units_text
 from edge_agent.agent.lanes import Lane
 from edge_agent.agent.loaded import Loaded, Planning
 from edge_agent.agent.moving import Moving
+from edge_agent.agent.probing import Prober
 from edge_agent.agent.processes import Child
+from edge_agent.agent.restarting import Restarts
 from edge_agent.agent.restoring import out_of_service, restored
-from edge_agent.agent.specialising import Specialiser, refuse, refuse_all
+from edge_agent.agent.specialising import Specialiser
 from edge_agent.agent.stores import Stores
 from edge_agent.agent.turns import GRANT_POLL_S, Turn, wait_for_quiet
 from edge_agent.agent.workers import Serve, Worker, Workers, plain_subgraph
@@ -34,7 +36,6 @@ from edge_agent.errors import (
     BuilderLost,
     Busy,
     EdgeAgentError,
-    ModelQuarantined,
     ModelRefused,
     StorageError,
     UnknownModel,
@@ -49,6 +50,8 @@ from edge_agent.wire.messages import (
     Admitted,
     Built,
     Load,
+)
+from edge_agent.wire.parts import (
     ShapeCounts,
     Specialised,
 )
@@ -59,11 +62,6 @@ OWNER = "local"
 FIRST_REQUEST_S = 0.1
 """A build begins so long after the load: what a client asks at once goes first."""
 SERVED_LATELY_S = 30.0
-NO_ROOM_S = 0.5
-"""So long until another process is tried to start where that failed."""
-DEATHS_OF_SPECIALISED = 2
-"""So many deaths in a row, and the specialised subgraphs are suspected first: one less than for
-a quarantine of the model."""
 
 
 class Controller:
@@ -77,6 +75,7 @@ class Controller:
         datapath: DataPath,
         workers: Workers,
         executor: Executor,
+        prober: Prober,
     ) -> None:
         self._settings = settings
         self._stores = stores
@@ -84,6 +83,8 @@ class Controller:
         self._datapath = datapath
         self._workers = workers
         self._executor = executor
+        self.prober = prober
+        """See `specialising.Host`."""
         self._models: dict[str, Loaded] = {}
         self._names: dict[str, threading.RLock] = {}
         self._lock = threading.Lock()
@@ -91,9 +92,10 @@ class Controller:
         """See `specialising.Host`."""
         self._collecting = threading.Lock()
         self._loads = 0
-        self._is_stopping = threading.Event()
+        self.is_stopping = threading.Event()
         self.specialiser = Specialiser(settings, datapath, self)
         self._moving = Moving(datapath, workers, self)
+        self._restarts = Restarts(stores, datapath, workers, self._moving, self)
 
     # ---- looking
 
@@ -123,7 +125,8 @@ class Controller:
         with self._lock:
             return self._names.setdefault(name, threading.RLock())
 
-    def _epoch(self, model: ModelId) -> Epoch:
+    def epoch(self, model: ModelId) -> Epoch:
+        """A new one of that model."""
         number = self._stores.registry.next_epoch(model)
         return Epoch(owner=OWNER, incarnation=self._incarnation, model=model, number=number)
 
@@ -138,6 +141,7 @@ class Controller:
 
         Raises:
             ModelRefused: it cannot be accepted; nothing of it is kept.
+            UsageError: an option is wrong, or one of the samples; as above.
             StorageError: it cannot be stored.
         """
         path = Path(message.path)
@@ -161,7 +165,7 @@ class Controller:
             loaded.builder = builder
         if is_replacing:
             self._collect_unused()
-        self._start_build(loaded, is_fresh=False)
+        self.start_build(loaded, is_fresh=False)
         return loaded
 
     def _admit_and_open(self, message: Load, name: str, builder: Builder, child: Child) -> Loaded:
@@ -170,7 +174,7 @@ class Controller:
             plain = plain_subgraph(admitted.path, message.threads)
             check_shapes(admitted.inputs, dict(message.shapes))
             serve = Serve(
-                epoch=self._epoch(admitted.model),
+                epoch=self.epoch(admitted.model),
                 subgraphs=(plain,),
                 instances=1,
                 inputs=admitted.inputs,
@@ -187,6 +191,9 @@ class Controller:
                 loaded_at_s=clock.wall_s(),
                 source=message.path,
                 subgraphs=message.subgraphs,
+                pins=message.pins,
+                samples=admitted.samples,
+                half_bound=message.half_bound,
             )
             loaded = Loaded(record=record, lane=lane, serve=serve, worker=worker)
             self._remember(loaded)
@@ -207,7 +214,7 @@ class Controller:
             except (ModelRefused, WorkerLost) as error:
                 raise ModelRefused(f"{message.path}: {error}") from error
 
-        return builder.admit(message.path, begin, wait)
+        return builder.admit(message.path, begin, wait, message.pins, message.samples)
 
     def _remember(self, loaded: Loaded) -> None:
         """Put a model on record, whole or not at all."""
@@ -298,7 +305,7 @@ class Controller:
             if self._loads:
                 return
             try:
-                self._stores.collect({loaded.record.model for loaded in self.all_loaded()})
+                self._stores.collect([loaded.record for loaded in self.all_loaded()])
             except StorageError as error:
                 log.warning("could not remove what is no longer used: %s", error)
 
@@ -319,11 +326,13 @@ class Controller:
                     f'model "{name}" is being planned ({loaded.planning.what}): wait for that plan'
                 )
             loaded.planning = Planning("waiting", 0.0, "waiting for its turn")
+            loaded.banned = ()
             self.specialiser.stop(loaded)
-        self._start_build(loaded, is_fresh=True)
+        self.start_build(loaded, is_fresh=True)
         return loaded
 
-    def _start_build(self, loaded: Loaded, *, is_fresh: bool) -> None:
+    def start_build(self, loaded: Loaded, *, is_fresh: bool) -> None:
+        """Have a plan made, which will serve."""
         threading.Thread(
             target=self._build,
             args=(loaded, is_fresh),
@@ -340,7 +349,7 @@ class Controller:
                     loaded.planning = Planning("working", 0.0, "starting")
                     self._deploy(loaded, self._ask_builder(loaded, is_fresh))
         except EdgeAgentError as error:
-            if not loaded.is_gone.is_set() and not self._is_stopping.is_set():
+            if not loaded.is_gone.is_set() and not self.is_stopping.is_set():
                 name = loaded.record.name
                 what = str(error)
                 if isinstance(error, BuilderLost):
@@ -369,12 +378,16 @@ class Controller:
     def _ask_builder(self, loaded: Loaded, is_fresh: bool) -> Built:
         if loaded.builder is None:
             loaded.builder = Builder(self._settings)
-        message = loaded.asked_for(is_fresh=is_fresh)
+        # What was measured before is found out again, and so is what there is to measure.
+        device = None if is_fresh else self.prober.known
+        message = loaded.asked_for(is_fresh=is_fresh, device=device)
 
         def on_progress(fraction: float, what: str) -> None:
             loaded.planning = Planning("working", fraction, what)
 
-        return loaded.builder.build(message, on_progress, lambda: self._wait_for_quiet(loaded))
+        built = loaded.builder.build(message, on_progress, lambda: self._wait_for_quiet(loaded))
+        self.prober.learn(built.device)
+        return built
 
     def _wait_for_quiet(self, loaded: Loaded) -> None:
         planning = loaded.planning
@@ -393,7 +406,7 @@ class Controller:
             if self.is_over(loaded):
                 return
             serve = Serve(
-                epoch=self._epoch(loaded.record.model),
+                epoch=self.epoch(loaded.record.model),
                 subgraphs=built.subgraphs,
                 instances=built.instances,
                 pinned_cores=built.pinned_cores,
@@ -419,7 +432,7 @@ class Controller:
         """See `specialising.Host`."""
         with self._name_lock(loaded.record.name):
             if not self.is_over(loaded):
-                epoch = self._epoch(loaded.record.model)
+                epoch = self.epoch(loaded.record.model)
                 serve = replace(loaded.serve, epoch=epoch, specialised=specialised)
                 self._moving.move(loaded, serve, may_be_beside=True)
 
@@ -431,7 +444,7 @@ class Controller:
         """See `specialising.Host`."""
         return (
             loaded.is_gone.is_set()
-            or self._is_stopping.is_set()
+            or self.is_stopping.is_set()
             or loaded.lane.quarantine is not None
         )
 
@@ -452,7 +465,7 @@ class Controller:
                 self._keep(loaded)
 
     def _keep(self, loaded: Loaded) -> None:
-        save_kept(self._stores.plans, loaded.record.name, loaded.kept())
+        save_kept(self._stores.plans, loaded.record.name, loaded.kept(units_text(self._settings)))
         loaded.hold(self._stores.hold(loaded.serve.files))
 
     # ---- workers that died
@@ -469,80 +482,7 @@ class Controller:
 
     def restart(self, loaded: Loaded) -> None:
         """See `moving.Host`; what waits in the lane is answered by the new worker."""
-        lane = loaded.lane
-        while not self._is_stopping.is_set():
-            if loaded.is_gone.is_set() and not self._datapath.call(lambda: lane.in_flight):
-                return  # nobody waits for it any more
-            if self._datapath.call(lambda: lane.quarantine) is not None:
-                self._remember_quarantine(loaded)
-                return
-            if lane.deaths_in_a_row >= DEATHS_OF_SPECIALISED:
-                refuse_all(loaded, "the worker died again and again")
-            try:
-                self._open_again(loaded)
-                return
-            except (EdgeAgentError, OSError) as error:
-                self._opening_failed(loaded, error)
-
-    def _open_again(self, loaded: Loaded) -> None:
-        lane = loaded.lane
-        child = self._workers.prepare(is_background=False)
-        try:
-            files = self._stores.in_place(loaded.record.model, loaded.serve.subgraphs)
-            loaded.serve = replace(loaded.serve, subgraphs=files)
-            loaded.worker, ready = self._moving.open(lane, loaded.serve, child, loaded.counted)
-            refuse(loaded, {u.shapes: u.reason for u in ready.unopened})
-            self._datapath.cut_over(lane, loaded.worker.station)
-        except BaseException:
-            child.end()
-            raise
-        lane.restarts += 1
-
-    def _opening_failed(self, loaded: Loaded, error: EdgeAgentError | OSError) -> None:
-        """A plan that cannot be opened is given up for plain ONNX Runtime; plain is tried again."""
-        log.warning("model %s could not be opened: %s", loaded.record.name, error)
-        if isinstance(error, ModelQuarantined):
-            return
-        if isinstance(error, OSError):
-            # Processes or descriptors are used up, for which it is not to blame.
-            self._is_stopping.wait(NO_ROOM_S)
-            return
-        if loaded.serve.specialised:
-            refuse_all(loaded, f"the worker could not be opened: {error}")
-            return
-        because = None if isinstance(error, WorkerLost) else str(error)
-        if loaded.serve.subgraphs[0].compiled_for is not None:
-            try:
-                self._fall_back(loaded)
-                return
-            except EdgeAgentError as damage:
-                because = str(damage)
-        self._datapath.call(lambda: loaded.lane.died(because))
-
-    def _fall_back(self, loaded: Loaded) -> None:
-        path = str(self._stores.model_path(loaded.record.model))
-        plain = plain_subgraph(path, loaded.record.threads)
-        loaded.serve = Serve(
-            epoch=self._epoch(loaded.record.model),
-            subgraphs=(plain,),
-            instances=1,
-            inputs=loaded.lane.inputs,
-            outputs=loaded.lane.outputs,
-        )
-        loaded.hold(self._stores.hold(loaded.serve.files))
-        loaded.plan = None
-        if loaded.planning.state in ("done", "failed"):
-            loaded.planning = Planning("waiting", 0.0, "its compiled files were not usable")
-            self._start_build(loaded, is_fresh=False)
-
-    def _remember_quarantine(self, loaded: Loaded) -> None:
-        log.error("%s", loaded.lane.quarantine)
-        loaded.record = replace(loaded.record, quarantined=loaded.lane.quarantine)
-        if not loaded.is_gone.is_set():  # else its name stands for another model, or for none
-            try:
-                self._stores.registry.save(loaded.record)
-            except StorageError as error:
-                log.warning("it will be tried again at the next start: %s", error)
+        self._restarts.restart(loaded)
 
     # ---- start and stop of the agent
 
@@ -554,12 +494,12 @@ class Controller:
         records, damages = self._stores.registry.load()
         for damage in damages:
             log.error("%s", damage)
-        self._stores.collect({r.model for r in records})
+        self._stores.collect(records)
         for record in records:
             try:
-                loaded = restored(record, self._stores, self._settings, self._epoch)
+                loaded = restored(record, self._stores, self._settings, self.epoch)
             except EdgeAgentError as error:
-                loaded = out_of_service(record, self._epoch(record.model), error)
+                loaded = out_of_service(record, self.epoch(record.model), error)
                 log.error("%s", loaded.lane.quarantine)
             self._models[record.name] = loaded
             self._datapath.call(partial(self._datapath.lanes.add, loaded.lane))
@@ -570,7 +510,7 @@ class Controller:
             if loaded.lane.quarantine is None:
                 self._executor.submit(self._open_restored, loaded)
                 if loaded.planning.state == "waiting":
-                    self._start_build(loaded, is_fresh=False)
+                    self.start_build(loaded, is_fresh=False)
 
     def _open_restored(self, loaded: Loaded) -> None:
         with self._name_lock(loaded.record.name):
@@ -581,7 +521,7 @@ class Controller:
 
     def stop(self) -> None:
         """Stop all building; the agent is about to end."""
-        self._is_stopping.set()
+        self.is_stopping.set()
         for loaded in self.all_loaded():
             if loaded.builder is not None:
                 loaded.builder.kill()

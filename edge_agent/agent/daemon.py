@@ -7,19 +7,17 @@ import os
 import select
 import signal
 import sys
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from edge_agent.agent.answers import Answers
-from edge_agent.agent.builders import Builder
 from edge_agent.agent.controller import Controller
 from edge_agent.agent.datapath import DataPath
+from edge_agent.agent.probing import Prober
 from edge_agent.agent.stores import Stores
 from edge_agent.agent.workers import Workers
 from edge_agent.config import Settings, make_socket_folder
-from edge_agent.devices import Device
 from edge_agent.errors import AgentUnavailable, AlreadyRunning
 from edge_agent.store.folder import make_folder
 from edge_agent.store.lock import FolderLock
@@ -103,7 +101,8 @@ def _run(settings: Settings, on_ready: Callable[[], None], told_fd: int) -> None
     stores.sweep()
     incarnation = stores.registry.next_incarnation()
     executor = ThreadPoolExecutor(32, thread_name_prefix="control")
-    answers = Answers(settings, incarnation, Prober(settings).device, executor)
+    prober = Prober(settings)
+    answers = Answers(settings, incarnation, prober.device, executor)
     listener = local.listen(settings.socket)
     limits = settings.limits
     datapath = DataPath(
@@ -114,7 +113,7 @@ def _run(settings: Settings, on_ready: Callable[[], None], told_fd: int) -> None
         max_request_bytes=limits.max_request_bytes,
     )
     workers = Workers(datapath)
-    controller = Controller(settings, stores, incarnation, datapath, workers, executor)
+    controller = Controller(settings, stores, incarnation, datapath, workers, executor, prober)
     answers.connect(controller, datapath)
     # Clients that connect early wait in the listener's queue until the models are back.
     datapath.start()
@@ -129,28 +128,3 @@ def _run(settings: Settings, on_ready: Callable[[], None], told_fd: int) -> None
     workers.close()
     settings.socket.unlink(missing_ok=True)
     executor.shutdown(wait=False, cancel_futures=True)
-
-
-class Prober:
-    """Finds the compute units of this device when somebody asks for them, once: it takes a second
-    of processor time, which a model that is loaded at the start needs more."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._probing = threading.Lock()
-        self._device: Device | None = None
-
-    def device(self) -> Device:
-        """The device; may block for the probe.
-
-        Raises:
-            EdgeAgentError: it could not be probed.
-        """
-        with self._probing:
-            if self._device is None:
-                builder = Builder(self._settings, is_background=True)
-                try:
-                    self._device = builder.probe().device
-                finally:
-                    builder.close()
-            return self._device

@@ -24,7 +24,10 @@ from edge_agent.agent.poller import Poller
 from edge_agent.agent.stations import Stations, WorkerEvents
 from edge_agent.errors import AgentUnavailable
 from edge_agent.plans import Epoch
-from edge_agent.wire.messages import Codec, Deployment
+from edge_agent.wire.messages import (
+    Codec,
+    Deployment,
+)
 
 log = logging.getLogger(__name__)
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+from pathlib import Path
 
 import msgspec
 
+from edge_agent.config import Settings
 from edge_agent.plans import ExecutionPlan
 from edge_agent.store.records import PlanStore
 from edge_agent.subgraphs import ModelId
 from edge_agent.tensors import ShapeSet, TensorSpec
-from edge_agent.wire.messages import ShapeCounts, Shapes, Specialised, SubgraphFile
+from edge_agent.wire.parts import (
+    ShapeCounts,
+    Shapes,
+    Specialised,
+    SubgraphFile,
+)
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +49,17 @@ class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     warm_shapes: Shapes = ()
     specialisations: tuple[Specialisation, ...] = ()
     counted: ShapeCounts = ()
+    units: str = ""
+    """What the config file said of the units when the plan was made (`units_text`)."""
+
+
+def units_text(settings: Settings) -> str:
+    """What the config file says of the units: a plan is valid as long as that stays."""
+    if not settings.units:
+        return ""
+    return msgspec.json.encode(
+        [dataclasses.replace(unit, file=Path()) for unit in settings.units], enc_hook=str
+    ).decode()
 
 
 def save_kept(plans: PlanStore, name: str, kept: Kept) -> None:

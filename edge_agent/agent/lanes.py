@@ -21,7 +21,10 @@ from edge_agent.tensors import TensorSpec
 from edge_agent.transport.memory import SharedMemory
 from edge_agent.transport.tally import Tally
 from edge_agent.wire.frames import Buffer
-from edge_agent.wire.messages import Place, TensorHead
+from edge_agent.wire.parts import (
+    Place,
+    TensorHead,
+)
 
 DEATHS_TO_QUARANTINE = 3
 AHEAD = 1

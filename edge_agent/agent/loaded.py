@@ -10,12 +10,22 @@ from edge_agent.agent.builders import Builder
 from edge_agent.agent.kept import Kept, Specialisation
 from edge_agent.agent.lanes import Lane
 from edge_agent.agent.workers import Serve, Worker
+from edge_agent.devices import Device
 from edge_agent.errors import EdgeAgentError
 from edge_agent.plans import ExecutionPlan
 from edge_agent.store.leases import Lease
 from edge_agent.store.registry import LoadedModel
 from edge_agent.tensors import ShapeSet, shape_names
-from edge_agent.wire.messages import Build, ModelState, PlanInMaking, ShapeCounts, SpecialisedState
+from edge_agent.wire.messages import (
+    Build,
+    PlanInMaking,
+)
+from edge_agent.wire.parts import (
+    Banned,
+    ModelState,
+    ShapeCounts,
+    SpecialisedState,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +80,8 @@ class Loaded:
     counted: ShapeCounts = ()
     """Recent requests by shapes, as the worker told last."""
     shape_work: ShapeWork = field(default_factory=ShapeWork)
+    banned: tuple[Banned, ...] = ()
+    """Units that killed its worker."""
     opens_aside: bool = False
     """Whether its worker can open another epoch while it serves, as the last builder found."""
 
@@ -80,7 +92,7 @@ class Loaded:
         for lease in before:
             lease.release()
 
-    def asked_for(self, *, is_fresh: bool) -> Build:
+    def asked_for(self, *, is_fresh: bool, device: Device | None) -> Build:
         """What a builder is to make: the plan that the user asked for."""
         record = self.record
         return Build(
@@ -90,10 +102,15 @@ class Loaded:
             shapes=record.shapes,
             subgraphs=record.subgraphs,
             is_fresh=is_fresh,
+            pins=record.pins,
+            banned=self.banned,
+            device=device,
+            samples=record.samples,
+            half_bound=record.half_bound,
         )
 
-    def kept(self) -> Kept:
-        """What is to be on disk of it."""
+    def kept(self, units: str) -> Kept:
+        """What is to be on disk of it; `units` as in `Kept`."""
         serve = self.serve
         return Kept(
             model=self.record.model,
@@ -106,6 +123,7 @@ class Loaded:
             warm_shapes=serve.warm_shapes,
             specialisations=self.specialisations,
             counted=self.counted,
+            units=units,
         )
 
     def state(self, memory_bytes: int | None) -> ModelState:

@@ -31,7 +31,8 @@ from edge_agent.errors import (
     StorageError,
     WorkerLost,
 )
-from edge_agent.wire.messages import Ready, ShapeCounts
+from edge_agent.wire.messages import Ready
+from edge_agent.wire.parts import ShapeCounts
 
 log = logging.getLogger(__name__)
 

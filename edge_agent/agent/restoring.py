@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from edge_agent.agent.builders import Builder
-from edge_agent.agent.kept import Kept, load_kept
+from edge_agent.agent.kept import Kept, load_kept, units_text
 from edge_agent.agent.lanes import Lane
 from edge_agent.agent.loaded import Loaded, Planning
 from edge_agent.agent.stores import Stores
@@ -16,7 +16,7 @@ from edge_agent.errors import EdgeAgentError
 from edge_agent.plans import Epoch
 from edge_agent.store.registry import LoadedModel
 from edge_agent.subgraphs import ModelId
-from edge_agent.wire.messages import SubgraphFile
+from edge_agent.wire.parts import SubgraphFile
 
 
 def restored(
@@ -37,7 +37,8 @@ def restored(
         finally:
             builder.close()
         kept = Kept(model=record.model, inputs=admitted.inputs, outputs=admitted.outputs)
-    if not kept.subgraphs or not _holds(stores, kept.subgraphs):
+    is_as_before = kept.units == units_text(settings)
+    if not kept.subgraphs or not is_as_before or not _holds(stores, kept.subgraphs):
         kept = Kept(model=record.model, inputs=kept.inputs, outputs=kept.outputs)
     # One that lost a file is made again if it is still wanted.
     specialisations = tuple(

@@ -19,6 +19,7 @@ from edge_agent.agent.builders import Builder
 from edge_agent.agent.kept import Specialisation
 from edge_agent.agent.lanes import Lane
 from edge_agent.agent.loaded import WAITING, Loaded, ShapeWork
+from edge_agent.agent.probing import Prober
 from edge_agent.agent.turns import Traffic, Turn, wait_for_quiet
 from edge_agent.config import Settings
 from edge_agent.errors import (
@@ -34,8 +35,10 @@ from edge_agent.tensors import Shape, ShapeSet, TensorName, shape_names
 from edge_agent.wire.messages import (
     Build,
     Built,
-    General,
     PlanInMaking,
+)
+from edge_agent.wire.parts import (
+    General,
     ShapeCounts,
     Specialised,
 )
@@ -57,6 +60,8 @@ class Host(Protocol):
 
     building: Turn
     """Held by whoever builds."""
+    prober: Prober
+    """Knows the device."""
 
     def is_over(self, loaded: Loaded) -> bool:
         """Whether the model is gone, or the agent is about to end."""
@@ -291,6 +296,11 @@ class Specialiser:
                 instances=serve.instances,
                 pinned_cores=serve.pinned_cores,
             ),
+            pins=record.pins,
+            banned=loaded.banned,
+            device=self._host.prober.known,
+            samples=record.samples,
+            half_bound=record.half_bound,
         )
         text = ", ".join("x".join(map(str, shape)) or "scalar" for shape in shapes)
 

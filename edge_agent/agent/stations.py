@@ -33,15 +33,17 @@ from edge_agent.wire.messages import (
     Forget,
     GiveBack,
     Message,
-    Names,
     Ran,
     Ready,
     Run,
     RunError,
-    ShapeCounts,
     Switch,
     WorkerMessage,
     decode,
+)
+from edge_agent.wire.parts import (
+    Names,
+    ShapeCounts,
 )
 
 log = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import msgspec
@@ -14,9 +14,10 @@ from edge_agent.store.leases import Lease
 from edge_agent.store.models import ModelStore
 from edge_agent.store.pool import POOL_FOLDER, Pool, entry_of
 from edge_agent.store.records import PlanStore, ProfileStore
-from edge_agent.store.registry import Registry
+from edge_agent.store.registry import LoadedModel, Registry
+from edge_agent.store.samples import SampleStore
 from edge_agent.subgraphs import ModelId
-from edge_agent.wire.messages import SubgraphFile
+from edge_agent.wire.parts import SubgraphFile
 
 log = logging.getLogger(__name__)
 
@@ -29,23 +30,27 @@ class Stores:
         self.models = ModelStore(settings.state)
         self.plans = PlanStore(settings.state)
         self.pool = Pool(settings.state / POOL_FOLDER, settings.limits.max_compiled_bytes)
+        self.samples = SampleStore(settings.state)
         self.profiles = ProfileStore(settings.cache)
 
     def sweep(self) -> None:
         """Remove what dead processes left half-done."""
-        for part in (self.registry, self.models, self.plans, self.pool, self.profiles):
+        parts = (self.registry, self.models, self.plans, self.pool, self.samples, self.profiles)
+        for part in parts:
             for path in part.sweep():
                 log.info("removed what was left half-done: %s", path)
 
-    def collect(self, keep: set[ModelId]) -> None:
-        """Remove everything large of models that are loaded under no name, and what was compiled
+    def collect(self, loaded: Collection[LoadedModel]) -> None:
+        """Remove everything large of models other than those `loaded`, and what was compiled
         beyond the budget.
 
         What was measured stays: it is small, and spares a model that is loaded again the wait.
         """
+        keep = {record.model for record in loaded}
         pooled = {m for m in self.models.ids() if m in keep and self._is_pooled(m)}
         self.models.collect(keep - pooled)
         self.pool.collect(keep)
+        self.samples.collect({r.samples for r in loaded if r.samples is not None})
 
     def _is_pooled(self, model: ModelId) -> bool:
         try:

@@ -22,11 +22,13 @@ from edge_agent.wire.messages import (
     Deployment,
     OpenAhead,
     Ready,
+    decode,
+)
+from edge_agent.wire.parts import (
     ShapeCounts,
     Shapes,
     Specialised,
     SubgraphFile,
-    decode,
 )
 
 log = logging.getLogger(__name__)

@@ -30,6 +30,7 @@ from edge_agent.wire.messages import (
     Probed,
     Progress,
     Staged,
+    Trying,
     decode,
     error_text,
 )
@@ -75,12 +76,14 @@ class Channel:
 def _answer(message: BuilderRequest, settings: Settings, channel: Channel) -> Message:
     # What each question needs is imported then: admission is on the way to the first answer.
     match message:
-        case Admit(path=path):
+        case Admit(path=path, pins=pins, samples=samples):
             from edge_agent.builder.admitting import admit
 
             return admit(
                 Path(path),
                 settings,
+                pins=pins,
+                samples=None if samples is None else Path(samples),
                 on_staged=lambda staged: channel.send(Staged(path=str(staged))),
                 wait_until_movable=channel.ask_grant,
             )
@@ -88,12 +91,16 @@ def _answer(message: BuilderRequest, settings: Settings, channel: Channel) -> Me
             from edge_agent.builder.benches import Slices
             from edge_agent.builder.building import Building
 
-            slices = Slices(channel.ask_grant, channel.report)
+            slices = Slices(
+                channel.ask_grant,
+                channel.report,
+                lambda units, is_keeping: channel.send(Trying(units, is_keeping)),
+            )
             return Building(message, settings, slices).build()
         case AskDevice():
             from edge_agent.profiling.device import this_device
 
-            return Probed(device=this_device())
+            return Probed(device=this_device(settings))
         case Grant():
             raise ProtocolError("a grant that nobody asked for")
 

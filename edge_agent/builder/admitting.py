@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from edge_agent.config import Settings
 from edge_agent.errors import StorageError
+from edge_agent.plans import Pin
 from edge_agent.store.models import ModelStore, Staged
 from edge_agent.store.pool import POOL_FOLDER, Pool
-from edge_agent.subgraphs import ModelId
+from edge_agent.store.samples import SampleStore
+from edge_agent.subgraphs import ModelId, SampleSetId
+from edge_agent.tensors import TensorSpec
 from edge_agent.wire.messages import Admitted
 
 log = logging.getLogger(__name__)
@@ -30,10 +33,13 @@ def admit(
     path: Path,
     settings: Settings,
     *,
+    pins: Sequence[Pin] = (),
+    samples: Path | None = None,
     on_staged: Callable[[Path], None],
     wait_until_movable: Callable[[], None],
 ) -> Admitted:
-    """Copy the model at `path` with its external data into the store.
+    """Copy the model at `path` with its external data into the store, and the real inputs in the
+    folder `samples`.
 
     `on_staged` hears where the copy lies that others may open while it is checked, if there is
     one; `wait_until_movable` blocks until they use its path no more, and is called when the model
@@ -42,6 +48,8 @@ def admit(
     Raises:
         ModelRefused: it cannot be accepted; the message names file, place and reason, and nothing
             is left in the store.
+        UsageError: `pins` mean no node, or more than one unit for a node; a sample is wrong; as
+            above.
         StorageError: the store cannot be written.
     """
     pool = Pool(settings.state / POOL_FOLDER, settings.limits.max_compiled_bytes)
@@ -55,7 +63,8 @@ def admit(
         # Imports onnx, which takes as long as all the rest: nothing above needs it.
         from edge_agent.builder.inspecting import inspect
 
-        found = inspect(staged.path, path, settings.limits)
+        found = inspect(staged.path, path, settings.limits, pins)
+        sample_set = _kept_samples(samples, found.inputs, settings)
         wait_until_movable()
         if is_large or found.has_external_data:
             from edge_agent.builder.pooling import add_at_once
@@ -65,7 +74,24 @@ def admit(
             model, stored = ModelId(entry.manifest.key), entry.graph
         else:
             model, stored = _committed(staged, ModelId(sha256), pool)
-    return Admitted(model=model, path=str(stored), inputs=found.inputs, outputs=found.outputs)
+    return Admitted(
+        model=model,
+        path=str(stored),
+        inputs=found.inputs,
+        outputs=found.outputs,
+        samples=sample_set,
+    )
+
+
+def _kept_samples(
+    folder: Path | None, inputs: Sequence[TensorSpec], settings: Settings
+) -> SampleSetId | None:
+    if folder is None:
+        return None
+    from edge_agent.builder.given import encode_sample, read_samples
+
+    found = read_samples(folder, inputs, settings.limits)
+    return SampleStore(settings.state).put([encode_sample(sample) for sample in found])
 
 
 def _is_large(model_bytes: int) -> bool:

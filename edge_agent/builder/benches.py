@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from itertools import pairwise
+from typing import Any
+
+import numpy as np
 
 from edge_agent import clock
 from edge_agent.builder.crew import Crew
-from edge_agent.builder.tolerance import disagreement
-from edge_agent.builder.workshop import Workshop, fed
-from edge_agent.devices import Layout
+from edge_agent.builder.tolerance import FLOAT_TOLERANCE, disagreement, largest_difference
+from edge_agent.builder.workshop import Values, Workshop, fed
+from edge_agent.devices import ComputeUnit, Layout, ProviderUse, UnitId
+from edge_agent.engine.cancel import cancelled_after
 from edge_agent.engine.chain import Chain
 from edge_agent.engine.session import OptimisationLevel, Session
+from edge_agent.errors import DeadlineExceeded
 from edge_agent.plans import CandidatePlan
-from edge_agent.profiles import Configuration
+from edge_agent.profiles import HOST_UNIT, Configuration
+from edge_agent.profiling.profiler import Unfit
 from edge_agent.profiling.ratio import Run
 from edge_agent.subgraphs import SegmentRange
 from edge_agent.telemetry.host import OtherLoad
@@ -25,10 +31,16 @@ from edge_agent.tensors import Arrays, required
 BURST_S = 0.03
 """How long the timed runs of one sample last together, if one run is shorter."""
 MOST_RUNS = 50
+LONG_RUN_S = 0.2
+"""To a run as long as this, waking threads and filling caches makes no difference."""
 SPIN_S = 0.06
 """How long the threads of a plain session go on spinning after a run (45 ms measured)."""
 QUIET_FRACTION = 0.15
 """Share of the processor that others may use beside a sample."""
+FIRST_RUN_S = 30.0
+"""How long the first run on a unit may take, which may compile."""
+_RUNS_IN_TURN = 4
+"""Of each caller, so that a pipeline is full for most of a round."""
 GRANT_S = 0.02
 LOOK_S = 0.2
 """Shortest window over which other load is judged."""
@@ -37,7 +49,13 @@ LOOK_S = 0.2
 class Slices:
     """Asks the agent for leave now and then, reports progress, and watches for other load."""
 
-    def __init__(self, ask_grant: Callable[[], None], report: Callable[[float, str], None]) -> None:
+    def __init__(
+        self,
+        ask_grant: Callable[[], None],
+        report: Callable[[float, str], None],
+        tell_tried: Callable[[tuple[UnitId, ...], bool], None] = lambda _units, _is_keeping: None,
+    ) -> None:
+        self._tell_tried = tell_tried
         self._ask_grant = ask_grant
         self._report = report
         self._granted_s = float("-inf")
@@ -48,6 +66,31 @@ class Slices:
         self._is_quiet = True
         self.first_fraction = 0.0
         self.last_fraction = 1.0
+
+    @contextmanager
+    def trying(self, units: Collection[UnitId], *, is_keeping: bool = False) -> Iterator[None]:
+        """While the providers of `units` are at work, which may end or block this process: the
+        agent then knows whose fault it was. `is_keeping`: at what they can do without."""
+        tried = tuple(sorted({unit for unit in units if unit != HOST_UNIT}))
+        if not tried:
+            yield
+            return
+        self._tell_tried(tried, is_keeping)
+        try:
+            yield
+        finally:
+            self._tell_tried((), False)
+
+    def watched(self, run: Run, units: Collection[UnitId]) -> Run:
+        """`run` as something that is tried on `units`."""
+        if all(unit == HOST_UNIT for unit in units):
+            return run
+
+        def watched() -> float:
+            with self.trying(units):
+                return run()
+
+        return watched
 
     def grant(self) -> None:
         """Block until the agent allows the next slice; asks every 20 ms, and less often when it
@@ -92,10 +135,39 @@ class Subject:
     plain_threads: int | None
     """Threads of plain ONNX Runtime; None: its default."""
     is_quantised: bool
+    units: tuple[ComputeUnit, ...] = ()
+    """All that may be used beside the processor."""
+    pinned: tuple[UnitId | None, ...] = ()
+    """The unit that each segment is pinned to by the user."""
+    half_bound: float | None = None
+    """How far outputs of what computes in float16 may be from the reference, as a share of their
+    range; None: float16 is not allowed."""
+    is_patient: bool = False
+    """Whether units may be as slow as they are, because the user wants them."""
+
+    def use(self, configuration: Configuration) -> ProviderUse | None:
+        """The provider that a configuration runs on; None for that of the processor."""
+        unit = next((u for u in self.units if u.id == configuration.unit), None)
+        if unit is None:
+            return None
+        return unit.use(configuration.layout, configuration.threads)
+
+    def bound(self, configurations: Iterable[Configuration]) -> float | None:
+        """How far floats may be off that come out of these, if that is the user's word."""
+        return self.half_bound if any(c.is_half for c in configurations) else None
 
     def open_part(self, segments: SegmentRange, configuration: Configuration) -> Session:
         """A run of segments in a configuration, as a worker would open it."""
         threads = configuration.threads
+        use = self.use(configuration)
+        if use is not None:
+            return Session.open(
+                self.workshop.kept(segments, is_half=configuration.is_half),
+                threads=threads or 1,
+                level=OptimisationLevel.ALL,
+                use=use,
+                is_whole=not configuration.falls_back,
+            )
         return Session.open(
             self.workshop.compiled(segments, configuration.layout),
             threads=threads,
@@ -132,6 +204,8 @@ def is_pinned(configuration: Configuration, cores: tuple[int, ...]) -> bool:
     """Whether the threads of a configuration are bound to cores: only where it uses them all,
     for else two models could be bound to the same core while another one idles."""
     threads = configuration.threads
+    if configuration.unit != HOST_UNIT:
+        return False
     return configuration.instances == 1 and threads == len(cores) and threads > 1
 
 
@@ -144,7 +218,8 @@ def timed(task: Callable[[], None], count: int, prepare: Callable[[], None]) -> 
         burst = min(max(1, int(BURST_S / max(warm_s, 1e-6))), MOST_RUNS)
 
         def run() -> float:
-            crew.round_s(task)
+            if warm_s < LONG_RUN_S:
+                crew.round_s(task)
             return sum(crew.round_s(task) for _ in range(burst)) / burst
 
         yield run
@@ -175,17 +250,27 @@ class PartBench:
 
     def __init__(self, subject: Subject, slices: Slices) -> None:
         self._subject = subject
+        self._slices = slices
         self.grant = slices.grant
         self.progress = slices.progress
         self.quiet = slices.quiet
         subject.workshop.feed(subject.samples[0])
 
     @contextmanager
-    def runner(self, segments: SegmentRange, configuration: Configuration) -> Iterator[Run]:
+    def runner(
+        self,
+        segments: SegmentRange,
+        configuration: Configuration,
+        patience_s: float | None = None,
+    ) -> Iterator[Run]:
         """See `Bench.runner`."""
-        session = self._subject.open_part(segments, configuration)
-        values = self._subject.workshop.values_before(segments.start)
-        feeds = fed(session, values)
+        units = (configuration.unit,)
+        with self._slices.trying(units):
+            session = self._subject.open_part(segments, configuration)
+            values = self._subject.workshop.values_before(segments.start)
+            feeds = fed(session, values)
+            if configuration.unit != HOST_UNIT:
+                self._try(session, feeds, segments, configuration, patience_s)
         outputs = session.output_names
 
         runs = session.run_inside if session.containers else session.run
@@ -193,8 +278,48 @@ class PartBench:
         def run_once() -> None:
             runs(feeds, outputs)
 
-        with timed(run_once, configuration.instances, session.pin_caller) as run:
-            yield run
+        with ExitStack() as stack:
+            with self._slices.trying(units):
+                run = stack.enter_context(
+                    timed(run_once, configuration.instances, session.pin_caller)
+                )
+            yield self._slices.watched(run, units)
+
+    def _try(
+        self,
+        session: Session,
+        feeds: Values,
+        segments: SegmentRange,
+        configuration: Configuration,
+        patience_s: float | None,
+    ) -> None:
+        """Run a part on a unit for the first time, and once more.
+
+        Raises: Unfit if it is wrong, or slower than anybody would wait.
+        """
+        with cancelled_after(FIRST_RUN_S) as cancel:
+            try:
+                got = session.run_inside(feeds, session.output_names, cancel)
+            except DeadlineExceeded as error:
+                detail = f"its first run took longer than {FIRST_RUN_S:.0f} s"
+                raise Unfit("slower", detail) from error
+        subject = self._subject
+        want = subject.workshop.values_before(segments.stop)
+        tensors: Arrays = {
+            spec.name: want[spec.name] for spec in session.outputs if not spec.container
+        }
+        bound = subject.bound([configuration])
+        wrong = disagreement(got, tensors, is_quantised=subject.is_quantised, bound=bound)
+        if wrong is not None:
+            raise Unfit("inaccurate", wrong)
+        if patience_s is None or subject.is_patient:
+            return
+        with cancelled_after(patience_s) as cancel:
+            try:
+                session.run_inside(feeds, session.output_names, cancel)
+            except DeadlineExceeded as error:
+                detail = f"a run takes more than {patience_s * 1e3:.3g} ms"
+                raise Unfit("slower", detail) from error
 
     def plain(self) -> AbstractContextManager[Run]:
         """See `Bench.plain`."""
@@ -206,9 +331,13 @@ class WholeBench:
 
     def __init__(self, subject: Subject, slices: Slices, plain_callers: int) -> None:
         self._subject = subject
+        self._slices = slices
         self._plain_callers = plain_callers
         self._parts_s: dict[CandidatePlan, tuple[float, ...]] = {}
         self._references: list[Arrays] = []
+        self.differences: dict[CandidatePlan, float] = {}
+        """How far outputs of plans that compute in float16 were from the reference at most, as a
+        share of their range."""
         self.grant = slices.grant
         self.progress = slices.progress
         self.quiet = slices.quiet
@@ -220,15 +349,32 @@ class WholeBench:
             self._references = [
                 session.run(sample, session.output_names) for sample in self._subject.samples
             ]
-        sessions = self._open(plan)
-        for sample, reference in zip(self._subject.samples, self._references, strict=True):
-            wrong = self._check_parts(plan, sessions, sample)
-            if wrong is None:
-                outputs = self._chain(sessions).run(sample, list(reference))
-                wrong = disagreement(outputs, reference, is_quantised=self._subject.is_quantised)
-            if wrong is not None:
-                return wrong
+        with self._slices.trying(_units(plan)):
+            sessions = self._open(plan)
+            chain = self._chain(sessions)
+            for sample, reference in zip(self._subject.samples, self._references, strict=True):
+                wrong = self._check_parts(plan, sessions, sample)
+                if wrong is None:
+                    outputs = chain.run(sample, list(reference))
+                    bound = self._subject.bound(s.configuration for s in plan.subgraphs)
+                    wrong = disagreement(
+                        outputs, reference, is_quantised=self._subject.is_quantised, bound=bound
+                    )
+                    if bound is not None:
+                        self._note(plan, outputs, reference)
+                if wrong is not None:
+                    return wrong
         return None
+
+    def _note(
+        self, plan: CandidatePlan, outputs: Mapping[str, Any], reference: Mapping[str, Any]
+    ) -> None:
+        errors = [
+            largest_difference(outputs[name], want)[1]
+            for name, want in reference.items()
+            if isinstance(want, np.ndarray) and want.dtype.name in FLOAT_TOLERANCE
+        ]
+        self.differences[plan] = max([self.differences.get(plan, 0.0), *errors])
 
     def _check_parts(
         self, plan: CandidatePlan, sessions: Sequence[Session], sample: Arrays
@@ -245,7 +391,10 @@ class WholeBench:
             # What is no tensor is compared by what comes of it.
             tensors = [spec.name for spec in session.outputs if not spec.container]
             reference: Arrays = {name: want[name] for name in tensors}
-            wrong = disagreement(got, reference, is_quantised=self._subject.is_quantised)
+            bound = self._subject.bound([chosen.configuration])
+            wrong = disagreement(
+                got, reference, is_quantised=self._subject.is_quantised, bound=bound
+            )
             if wrong is not None:
                 return f"subgraph [{chosen.segments}]: {wrong}"
         return None
@@ -253,28 +402,38 @@ class WholeBench:
     def _open(self, plan: CandidatePlan) -> list[Session]:
         return [self._subject.open_part(s.segments, s.configuration) for s in plan.subgraphs]
 
-    def _chain(self, sessions: Sequence[Session]) -> Chain:
+    def _chain(
+        self,
+        sessions: Sequence[Session],
+        turns: Sequence[AbstractContextManager[object]] | None = None,
+    ) -> Chain:
         summary = self._subject.workshop.summary
-        return Chain(sessions, required(summary.inputs), [s.name for s in summary.outputs])
+        outputs = [s.name for s in summary.outputs]
+        return Chain(sessions, required(summary.inputs), outputs, turns)
 
     @contextmanager
     def runner(self, plan: CandidatePlan) -> Iterator[Run]:
         """See `PlanBench.runner`."""
-        sessions = self._open(plan)
+        units = _units(plan)
         sample = self._subject.samples[0]
+        with ExitStack() as stack:
+            with self._slices.trying(units):
+                sessions = self._open(plan)
+                chain = self._chain(sessions, _turns(plan))
+                runs = _RUNS_IN_TURN if plan.instances > 1 and len(_resources(plan)) > 1 else 1
 
-        def run_once() -> None:
-            values: dict[str, object] = dict(sample)
-            ends_s = [clock.precise_s()]
-            for session in sessions:
-                feeds = {n: session.value_of(n, values[n]) for n in session.input_names}
-                values |= session.compute(feeds, session.output_names, None)
-                ends_s.append(clock.precise_s())
-            self._parts_s[plan] = tuple(end - start for start, end in pairwise(ends_s))
+                def run_once() -> None:
+                    for _ in range(runs):
+                        took_s: dict[Session, float] = {}
+                        chain.run_checked(sample, chain.outputs, took_s=took_s)
+                        self._parts_s[plan] = tuple(
+                            took_s.get(session, 0.0) for session in sessions
+                        )
 
-        pinned = next((s for s in sessions if s.pinned_cores), sessions[0])
-        with timed(run_once, plan.instances, pinned.pin_caller) as run:
-            yield run
+                pinned = next((s for s in sessions if s.pinned_cores), sessions[0])
+                timing = timed(run_once, plan.instances, pinned.pin_caller)
+                round_s = stack.enter_context(timing)
+            yield self._slices.watched(lambda: round_s() / runs, units)
 
     def parts(self, plan: CandidatePlan) -> tuple[float, ...]:
         """See `PlanBench.parts`."""
@@ -283,3 +442,21 @@ class WholeBench:
     def plain(self) -> AbstractContextManager[Run]:
         """See `PlanBench.plain`."""
         return _timed_plain(self._subject, self._plain_callers)
+
+
+def _units(plan: CandidatePlan) -> set[UnitId]:
+    return {s.configuration.unit for s in plan.subgraphs}
+
+
+def _resources(plan: CandidatePlan) -> dict[str, int]:
+    """How many runs may go on at once on each resource."""
+    return {s.configuration.resource: s.configuration.instances for s in plan.subgraphs}
+
+
+def _turns(plan: CandidatePlan) -> list[AbstractContextManager[object]]:
+    """What keeps each subgraph from running more at once than was planned for its resource."""
+    turns: dict[str, AbstractContextManager[object]] = {
+        resource: nullcontext() if at_once >= plan.instances else threading.Semaphore(at_once)
+        for resource, at_once in _resources(plan).items()
+    }
+    return [turns[s.configuration.resource] for s in plan.subgraphs]

@@ -4,31 +4,34 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
+from edge_agent.builder.allowed import allow, check_pins, host_unit, pinned_segments
 from edge_agent.builder.benches import PartBench, Slices, Subject, WholeBench
 from edge_agent.builder.compiler import Compiler
+from edge_agent.builder.given import GivenSample, fitting, stored_samples
+from edge_agent.builder.looking import look
+from edge_agent.builder.made_up import SAMPLE_RUN_S, Samples, find_samples
+from edge_agent.builder.plan_files import PlanFiles
 from edge_agent.builder.pooling import pooled
 from edge_agent.builder.specialised import compare_with_general, judged
 from edge_agent.builder.specs import inner_specs
 from edge_agent.builder.workshop import Workshop
 from edge_agent.config import Settings
-from edge_agent.devices import ComputeUnit, Device, Layout
-from edge_agent.engine.cancel import cancelled_after
+from edge_agent.devices import Device, Layout
 from edge_agent.engine.session import OptimisationLevel, Session
-from edge_agent.errors import EdgeAgentError, ModelRefused, RuntimeUnavailable, StorageError
+from edge_agent.errors import ModelRefused, StorageError
 from edge_agent.model.divide import summarise
 from edge_agent.model.graph import ModelGraph
+from edge_agent.model.pins import parted, pinned_units
 from edge_agent.model.specs import infer_specs
 from edge_agent.model.weights import fingerprint
 from edge_agent.planning.partition import choose, divide_into
 from edge_agent.planning.score import ProcessorRates
-from edge_agent.plans import CandidatePlan, ExecutionPlan, Target
-from edge_agent.profiles import Configuration, LatencyProfile
+from edge_agent.plans import CandidatePlan, ExecutionPlan, Pin, Target
+from edge_agent.profiles import HOST_UNIT, Configuration, LatencyProfile, Rejection
 from edge_agent.profiling.device import device_key, is_large, measure_rates, this_device
 from edge_agent.profiling.keep import (
     decode_profile,
@@ -38,25 +41,24 @@ from edge_agent.profiling.keep import (
 )
 from edge_agent.profiling.profiler import profile
 from edge_agent.profiling.verify import Verification, explained, verify
-from edge_agent.samples import random_arrays, sample_bytes
 from edge_agent.store.models import ModelStore
 from edge_agent.store.pool import POOL_FOLDER, Pool
 from edge_agent.store.records import ProfileKey, ProfileStore
-from edge_agent.subgraphs import ModelSummary, SegmentRange
+from edge_agent.store.samples import SampleStore
+from edge_agent.subgraphs import ModelSummary
 from edge_agent.telemetry import host
-from edge_agent.tensors import Arrays, Shape, TensorName, ValueSpecs
-from edge_agent.wire.messages import Build, Built, General, SubgraphFile
+from edge_agent.tensors import ValueSpecs
+from edge_agent.wire.messages import (
+    Build,
+    Built,
+)
+from edge_agent.wire.parts import (
+    General,
+)
 
 log = logging.getLogger(__name__)
 
 CANDIDATES = 8
-SAMPLES = 2
-OPEN_SIZES = (64, 224, 16, 320, 48, 128, 1, 512, 2)
-"""Sizes tried for dimensions that the model leaves open, until it runs."""
-SAMPLE_RUN_S = 60.0
-"""A model that takes longer than this once could not be measured within any budget; and one that
-never ends must not keep the others from their plans."""
-
 _QUANTISED_OPERATORS = frozenset(
     {
         "QuantizeLinear",
@@ -72,74 +74,21 @@ _QUANTISED_OPERATORS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Samples:
-    """Inputs that the model runs on."""
-
-    arrays: tuple[Arrays, ...]
-    shapes: dict[TensorName, Shape]
-
-
-def find_samples(
-    session: Session,
-    given: Mapping[TensorName, Shape],
-    max_bytes: int,
-    *,
-    seed: int = 0,
-    run_s: float = SAMPLE_RUN_S,
-) -> Samples | None:
-    """Made-up inputs that the model runs on, for the given shapes or for sizes that are tried;
-    None if it runs on none of them of at most `max_bytes` bytes within `run_s` seconds."""
-    rng = np.random.default_rng(seed)
-    for open_size in OPEN_SIZES:
-        if sample_bytes(session.inputs, given, open_size) > max_bytes:
-            continue
-        arrays = tuple(random_arrays(session.inputs, given, rng, open_size) for _ in range(SAMPLES))
-        try:
-            for sample in arrays:
-                with cancelled_after(run_s) as cancel:
-                    session.run(sample, session.output_names, cancel)
-        except EdgeAgentError as error:
-            log.info("does not run with open dimensions of %d: %s", open_size, error)
-            if all(spec.is_static or spec.name in given for spec in session.inputs):
-                return None
-            continue
-        tensors = [spec.name for spec in session.inputs if not spec.container]
-        shapes = {name: arrays[0][name].shape for name in tensors if name in arrays[0]}
-        return Samples(arrays=arrays, shapes=shapes)
-    return None
-
-
-def configurations(unit: ComputeUnit, target: Target, cores: int) -> tuple[Configuration, ...]:
-    """What may be measured on a unit: every layout, with thread counts up to `cores`.
-
-    For latency one run at a time; for throughput as many at once as the cores allow.
-    """
-    counts = sorted({1, *(2**i for i in range(1, 11) if 2**i < cores), cores})
-    return tuple(
-        Configuration(
-            unit=unit.id,
-            layout=layout,
-            threads=threads,
-            instances=1 if target is Target.LATENCY else max(1, cores // threads),
-        )
-        for layout in unit.layouts
-        for threads in counts
-    )
-
-
 class Building:
     """One build: the model, the device, and what has been found out so far."""
 
     def __init__(self, message: Build, settings: Settings, slices: Slices) -> None:
         self._message = message
         self._slices = slices
+        self._settings = settings
         self._budgets = settings.planning
         self._max_sample_bytes = settings.limits.max_request_bytes
         self._models = ModelStore(settings.state)
         self._pool = Pool(settings.state / POOL_FOLDER, settings.limits.max_compiled_bytes)
         self._profiles = ProfileStore(settings.cache)
         self._device_key = device_key()
+        self._given_key = ""
+        """Which real inputs are used, as a part of keys."""
 
     def build(self) -> Built:
         """Divide, compile, profile, plan, verify.
@@ -155,20 +104,24 @@ class Building:
     def _build(self, path: Path, is_large: bool) -> Built:
         slices = self._slices
         graph = ModelGraph.load(path)
-        device = this_device()
-        threads = self._message.threads
+        message = self._message
+        device = message.device or this_device(self._settings)
+        threads = message.threads
+        banned = {b.unit: b.reason for b in message.banned if not b.is_keeping}
+        pinned = pinned_units(graph, message.pins)
+        check_pins(message.pins, device, banned)
         cores = device.cores if threads is None else device.cores[:threads]
         plain = Session.open(
             path, threads=threads, level=OptimisationLevel.ALL, plain=True, lean=is_large
         )
-        samples = find_samples(plain, dict(self._message.shapes), self._max_sample_bytes)
+        samples = self._samples(plain)
         inputs, outputs = (*plain.inputs, *plain.overridable), plain.outputs
         del plain
         shapes = samples.shapes if samples is not None else {}
         with Compiler(self._pool, self._message.model, self._device_key) as compiler:
             specs = inner_specs(graph, shapes, compiler.draft("probe.onnx"))
-            summary = summarise(graph, self._message.model, shapes, specs)
-            is_fixed = self._message.general is not None
+            summary = summarise(graph, message.model, shapes, specs, apart=parted(pinned))
+            is_fixed = message.general is not None
             known = specs if is_fixed else general_specs(graph, specs)
             workshop = Workshop(
                 graph, summary, known, compiler, is_large=is_large, is_fixed=is_fixed
@@ -183,20 +136,45 @@ class Building:
                     cores=cores,
                     plain_threads=threads,
                     is_quantised=is_quantised(graph),
+                    units=tuple(u for u in device.units if u.id not in {HOST_UNIT, *banned}),
+                    is_patient=message.is_forced,
+                    half_bound=message.half_bound,
+                    pinned=pinned_segments(summary, pinned, graph.label),
                 )
                 plan, chosen, is_used = self._plan(summary, subject, device)
             slices.progress(1.0, "storing the compiled subgraphs")
-            files = self._files(workshop, chosen) if is_used else ()
+            making = PlanFiles(
+                message, workshop, device, self._device_key, slices, self._budgets.unit_s
+            )
+            files = making.files(chosen) if is_used else ()
+        is_aside = all(file.use is None for file in files)
         return Built(
             plan=plan,
+            device=device,
             subgraphs=files,
             instances=chosen.instances if chosen is not None else self._plain_callers(cores),
             pinned_cores=cores if chosen is not None else (),
             inputs=inputs,
             outputs=outputs,
-            opens_aside=device.units[0].opens_aside,
+            opens_aside=host_unit(device).opens_aside and is_aside,
             is_large=is_large,
         )
+
+    def _samples(self, session: Session) -> Samples | None:
+        """What the user gave first, then what is made up for the same shapes."""
+        given, shapes = fitting(session, self._given(), dict(self._message.shapes), SAMPLE_RUN_S)
+        made_up = find_samples(session, shapes, self._max_sample_bytes)
+        if not given:
+            return made_up
+        self._given_key = f"; samples {self._message.samples}"
+        more = () if made_up is None else made_up.arrays
+        return Samples(arrays=(*given, *more), shapes=shapes)
+
+    def _given(self) -> tuple[GivenSample, ...]:
+        if self._message.samples is None:
+            return ()
+        store = SampleStore(self._settings.state)
+        return stored_samples(store, self._message.samples)
 
     def _plan(
         self, summary: ModelSummary, subject: Subject, device: Device
@@ -206,7 +184,7 @@ class Building:
         rates = measure_rates()
         state = host.state()
         plain = Configuration(
-            unit=device.units[0].id,
+            unit=HOST_UNIT,
             layout=Layout.BLOCKED,
             threads=message.threads or len(subject.cores),
         )
@@ -256,13 +234,49 @@ class Building:
         self, summary: ModelSummary, profiled: LatencyProfile, subject: Subject
     ) -> Verification:
         """What was found out about these candidates before, or is found out now."""
-        wanted = self._message.subgraphs
-        if wanted is None:
-            profiled, candidates = self._candidates(summary, profiled, subject.workshop)
+        message = self._message
+        if message.subgraphs is not None:
+            plan = self._divided_into(message.subgraphs, summary, profiled, subject.workshop)
+            candidates: tuple[CandidatePlan, ...] = (plan,)
         else:
-            candidates = (self._divided_into(wanted, summary, profiled, subject.workshop),)
+            profiled, candidates = self._candidates(summary, profiled, subject.workshop)
+            if message.pins:
+                return self._pinned(summary, profiled, candidates, subject)
         key = self._profile_key(summary, subject, f"verified {candidates}")
         return self._found_out(key, lambda: self._verify(candidates, subject))
+
+    def _pinned(
+        self,
+        summary: ModelSummary,
+        profiled: LatencyProfile,
+        candidates: Sequence[CandidatePlan],
+        subject: Subject,
+    ) -> Verification:
+        """What was found out of the best candidate that gives the right answers.
+
+        Raises: ModelRefused if there is none: the pins cannot hold.
+        """
+        reasons = []
+        for plan in candidates:
+            key = self._profile_key(summary, subject, f"verified {plan}")
+            try:
+                return self._found_out(key, lambda: self._verify((plan,), subject))  # noqa: B023
+            except ModelRefused as error:
+                reasons.append(str(error))
+        raise self._pins_refused(profiled, reasons)
+
+    def _pins_refused(self, profiled: LatencyProfile, reasons: Sequence[str] = ()) -> ModelRefused:
+        """What is raised where no plan holds all pins; `reasons` are those of plans that might."""
+        measured = {times.configuration.unit for times in profiled.times}
+        missing = {pin.unit for pin in self._message.pins} - measured
+        unmeasured = (
+            f"{r.candidate}: {r.reason}: {r.detail}"
+            for r in profiled.rejections
+            if any(unit in r.candidate for unit in missing)
+        )
+        pins = ", ".join(map(str, self._message.pins))
+        because = "; ".join((*reasons, *unmeasured)) or "no division into as many parts has them"
+        return ModelRefused(f"the pins {pins} cannot hold: {because}")
 
     def _found_out(self, key: ProfileKey, find_out: Callable[[], Verification]) -> Verification:
         """What is kept under `key`, or what is found out now and kept from then on."""
@@ -280,22 +294,26 @@ class Building:
         slices = self._slices
         slices.first_fraction, slices.last_fraction = 0.6, 0.95
         slices.progress(0.0, "comparing the best plans with plain ONNX Runtime")
+        bench = WholeBench(subject, slices, self._plain_callers(subject.cores))
         verification = verify(
             candidates,
-            WholeBench(subject, slices, self._plain_callers(subject.cores)),
+            bench,
             budget_s=self._budgets.verify_s,
             rng=random.Random(0),
             clock_s=slices.working_s,
         )
-        if self._message.subgraphs is not None:
-            verification = as_wanted(verification, candidates[0])
-        return verification
+        if self._message.is_forced:
+            (plan,) = candidates
+            verification = as_wanted(verification, plan, self._message.pins)
+        return with_difference(verification, bench.differences, subject.half_bound)
 
     def _divided_into(
         self, count: int, summary: ModelSummary, profiled: LatencyProfile, workshop: Workshop
     ) -> CandidatePlan:
         while True:
             plan = divide_into(summary, profiled, self._message.target, count)
+            if plan is None and self._message.pins:
+                raise self._pins_refused(profiled)
             if plan is None:
                 raise ModelRefused(
                     f"it cannot be divided into {count} subgraphs: it has "
@@ -313,6 +331,11 @@ class Building:
         with the threads and instances that follow from target and cores."""
         cores = len(subject.cores)
         fixed = "; fixed dimensions" if self._message.general is not None else ""
+        fixed += self._given_key
+        if subject.units:
+            fixed += f"; units {subject.units}, pins {subject.pinned}"
+            if subject.half_bound is not None:
+                fixed += f", float16 within {subject.half_bound}"
         return ProfileKey(
             content=fingerprint(subject.workshop.graph.path),
             shapes=summary.shapes,
@@ -343,11 +366,6 @@ class Building:
     ) -> LatencyProfile:
         """The kept profile of this model and device, or a new one."""
         message, slices = self._message, self._slices
-        wanted = tuple(
-            c
-            for unit in device.units
-            for c in configurations(unit, message.target, len(subject.cores))
-        )
         key = self._profile_key(summary, subject, "profiled")
         kept = None if message.is_fresh else self._profiles.get(key)
         if kept is not None:
@@ -355,18 +373,39 @@ class Building:
                 return decode_profile(kept)
             except StorageError as error:
                 log.warning("%s", error)
+        slices.first_fraction, slices.last_fraction = 0.02, 0.05
+        found = allow(
+            summary,
+            (host_unit(device), *subject.units),
+            lambda unit: look(unit, subject, slices),
+            target=message.target,
+            cores=len(subject.cores),
+            pinned=subject.pinned,
+            is_fixed=subject.workshop.is_fixed,
+            is_half=subject.half_bound is not None,
+        )
         slices.first_fraction, slices.last_fraction = 0.05, 0.6
         made = profile(
             summary,
-            wanted,
+            found.configurations,
             PartBench(subject, slices),
-            budget_s=self._budgets.profile_s,
+            target=message.target,
+            budget_s=self._budgets.profile_s * len({c.unit for c in found.configurations}),
             rng=random.Random(0),
             device_key=self._device_key,
             state=host.state(),
             processor=rates,
+            refused=found.refused,
+            placements=tuple(found.placements),
+            wanted=[pin.unit for pin in message.pins if pin.unit != HOST_UNIT],
             clock_s=slices.working_s,
         )
+        banned = [
+            Rejection(candidate=b.unit, reason="failed", detail=b.reason)
+            for b in message.banned
+            if not b.is_keeping
+        ]
+        made = replace(made, rejections=(*banned, *found.rejections, *made.rejections))
         self._profiles.put(key, encode_profile(made))
         return made
 
@@ -385,7 +424,8 @@ class Building:
             is_plain=True,
             reason=(
                 "it does not run on made-up inputs, so nothing could be measured"
-                + (f": load it with {shapes}" if shapes else "")
+                + (f": load it with {shapes}, or" if shapes else ": load it")
+                + " with --samples DIR"
             ),
             predicted_s=None,
             measured_s=None,
@@ -401,49 +441,6 @@ class Building:
         """How many requests plain ONNX Runtime runs at once, as a user's threads would."""
         return 1 if self._message.target is Target.LATENCY else len(cores)
 
-    # ---- what a worker opens
-
-    def _files(self, workshop: Workshop, chosen: CandidatePlan | None) -> tuple[SubgraphFile, ...]:
-        if chosen is None and self._message.general is not None:
-            return (self._model_file(workshop),)  # as it was measured: with open dimensions
-        if chosen is None:
-            return (self._plain_file(workshop),)
-        return tuple(
-            self._compiled_file(
-                workshop.compiled(s.segments, s.configuration.layout),
-                s.configuration.threads,
-                is_plain=False,
-            )
-            for s in chosen.subgraphs
-        )
-
-    def _plain_file(self, workshop: Workshop) -> SubgraphFile:
-        """The whole model, compiled where that is possible: equal, and opened much quicker."""
-        whole = SegmentRange(start=0, stop=len(workshop.summary.segments))
-        try:
-            graph = workshop.compiled(whole, Layout.BLOCKED)
-        except (ModelRefused, RuntimeUnavailable) as error:
-            log.info("it is opened from the model each time: %s", error)
-            return self._model_file(workshop)
-        return self._compiled_file(graph, self._message.threads, is_plain=True)
-
-    def _model_file(self, workshop: Workshop) -> SubgraphFile:
-        return SubgraphFile(
-            path=str(workshop.graph.path),
-            level=OptimisationLevel.ALL.value,
-            threads=self._message.threads,
-            is_plain=True,
-        )
-
-    def _compiled_file(self, graph: Path, threads: int | None, *, is_plain: bool) -> SubgraphFile:
-        return SubgraphFile(
-            path=str(graph),
-            level=OptimisationLevel.NONE.value,
-            threads=threads,
-            is_plain=is_plain,
-            compiled_for=self._device_key,
-        )
-
 
 def formless_configurations(plan: CandidatePlan, workshop: Workshop) -> set[Configuration]:
     """Configurations in which a part of the plan cannot be had."""
@@ -452,7 +449,7 @@ def formless_configurations(plan: CandidatePlan, workshop: Workshop) -> set[Conf
     return {
         s.configuration
         for s in plan.subgraphs
-        if not workshop.has_form(s.segments, s.configuration.layout)
+        if not workshop.has_form(s.segments, s.configuration)
     }
 
 
@@ -465,21 +462,40 @@ def without_parts(profiled: LatencyProfile, formless: Set[Configuration]) -> Lat
     return replace(profiled, times=times)
 
 
-def as_wanted(verification: Verification, plan: CandidatePlan) -> Verification:
-    """The verification of a division that the user wants, whether it pays or not.
+def as_wanted(
+    verification: Verification, plan: CandidatePlan, pins: Sequence[Pin] = ()
+) -> Verification:
+    """The verification of a division or pins that the user wants, whether it pays or not.
 
     Raises:
         ModelRefused: its answers are wrong, or it cannot be run.
     """
     if verification.ratio is None:
         details = "; ".join(f"{r.reason}: {r.detail}" for r in verification.rejections)
-        raise ModelRefused(f"the division into {len(plan.subgraphs)} cannot be used: {details}")
+        raise ModelRefused(f"{plan} cannot be used: {details}")
+    what = f"pinned by {', '.join(map(str, pins))}" if pins else "divided"
+    if not pins or len(plan.subgraphs) > 1:
+        what += f" into {len(plan.subgraphs)}" if not pins else ""
     return replace(
         verification,
         chosen=plan,
-        reason=f"divided into {len(plan.subgraphs)} as asked, whether it pays or not",
+        reason=f"{what} as asked, whether it pays or not",
         rejections=tuple(r for r in verification.rejections if r.candidate != str(plan)),
     )
+
+
+def with_difference(
+    verification: Verification, differences: Mapping[CandidatePlan, float], bound: float | None
+) -> Verification:
+    """The verification that says how far off its plan was, if that computes in float16."""
+    chosen = verification.chosen
+    if chosen is None or chosen not in differences:
+        return verification
+    told = (
+        f"in float16, outputs were off by at most {differences[chosen]:.2g} of their range, where "
+        f"{bound:g} is allowed"
+    )
+    return replace(verification, reason=f"{verification.reason}; {told}")
 
 
 def general_specs(graph: ModelGraph, specs: ValueSpecs) -> ValueSpecs:

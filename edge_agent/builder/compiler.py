@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import Self
 
 import msgspec
 
-from edge_agent.devices import Layout, UnitId
+from edge_agent.devices import ComputeUnit, Layout, ProviderUse, UnitId
 from edge_agent.engine.compile import compile_graph
+from edge_agent.engine.compiled_form import NoForm, compile_on
 from edge_agent.engine.session import OptimisationLevel
 from edge_agent.errors import ModelRefused, RuntimeUnavailable
 from edge_agent.model.weights import adopt_compiled, fingerprint
@@ -19,6 +21,9 @@ from edge_agent.store.folder import require_free_bytes
 from edge_agent.store.manifests import Entry, EntryKind
 from edge_agent.store.pool import Pool
 from edge_agent.subgraphs import ModelId
+from edge_agent.tensors import Arrays
+
+log = logging.getLogger(__name__)
 
 _COMPILED = "compiled"
 _LEAST_FREE_BYTES = 1 << 20
@@ -62,6 +67,50 @@ class Compiler:
         found = self._pool.get(key)
         if found is None:
             found = self._compile(source, key, level, disabled, description.decode())
+        self._held.enter_context(found)
+        return found.graph
+
+    def as_it_is(self, source: Path) -> Path:
+        """The graph at `source` without changes, for units that compile for themselves.
+
+        Raises: ModelRefused, StorageError.
+        """
+        description = msgspec.json.encode((fingerprint(source), "as it is"))
+        key = hashlib.sha256(description).hexdigest()
+        self._pool.note(self._model, key)
+        found = self._pool.get(key)
+        if found is None:
+            with self._pool.adding(EntryKind.COMPILED) as adding:
+                graph = adopt_compiled(source, adding)
+                found = adding.publish(key, graph, description.decode())
+            self._pool.evict()
+        self._held.enter_context(found)
+        return found.graph
+
+    def on_unit(
+        self, source: Path, unit: ComputeUnit, use: ProviderUse, feeds: Arrays
+    ) -> Path | None:
+        """What `unit` made of the graph at `source`, kept so that it is opened quickly with
+        OptimisationLevel.NONE; None, which is logged, if nothing can be kept. It may end the
+        process.
+
+        Raises: RuntimeUnavailable, StorageError.
+        """
+        described = (fingerprint(source), unit.provider_version, use, self._device_key)
+        description = msgspec.json.encode(described)
+        key = hashlib.sha256(description).hexdigest()
+        self._pool.note(self._model, key)
+        found = self._pool.get(key)
+        if found is None:
+            with self._pool.workspace() as scratch:
+                made = compile_on(use, unit.keeps, source, scratch.path / _COMPILED, feeds)
+                if isinstance(made, NoForm):
+                    log.info("%s keeps nothing of %s: %s", unit.id, source.name, made.because)
+                    return None
+                with self._pool.adding(EntryKind.COMPILED) as adding:
+                    graph = adopt_compiled(made.graph, adding)
+                    found = adding.publish(key, graph, description.decode())
+            self._pool.evict()
         self._held.enter_context(found)
         return found.graph
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +19,9 @@ from edge_agent.model.admit import (
     read_model,
     too_much_to_read,
 )
+from edge_agent.model.graph import ModelGraph
+from edge_agent.model.pins import pinned_units
+from edge_agent.plans import Pin
 from edge_agent.tensors import TensorSpec
 
 if TYPE_CHECKING:
@@ -34,17 +39,21 @@ class Inspected:
     outputs: tuple[TensorSpec, ...]
 
 
-def inspect(staged: Path, path: Path, limits: Limits) -> Inspected:
+def inspect(staged: Path, path: Path, limits: Limits, pins: Sequence[Pin] = ()) -> Inspected:
     """Check the model of which `staged` is a copy.
 
     `path` is what the user named: external data lie beside it, and messages name it.
 
     Raises:
         ModelRefused: it cannot be accepted; the message names file, place and reason.
+        UsageError: `pins` mean no node, or more than one unit for a node.
     """
     try:
         with bounded_memory(enough_for(staged.stat().st_size)):
-            return _inspect(staged, path, limits)
+            found = _inspect(staged, path, limits)
+            if pins:
+                pinned_units(ModelGraph.from_model(deepcopy(found.proto), path), pins)
+            return found
     except MemoryError as error:
         raise too_much_to_read(path.name) from error
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from edge_agent.builder.made_up import find_samples
 from edge_agent.builder.specs import inner_specs
 from edge_agent.config import Limits
 from edge_agent.engine.session import OptimisationLevel, Session
@@ -100,9 +101,6 @@ def fixed_shapes(graph: ModelGraph) -> dict[TensorName, Shape]:
 def _tried(
     graph: ModelGraph, given: Mapping[TensorName, Shape]
 ) -> tuple[dict[TensorName, Shape], str]:
-    # Imports all that makes plans, which takes as long as dividing ResNet-50.
-    from edge_agent.builder.building import find_samples
-
     wanted = "give the shapes with --shape INPUT=SIZES"
     try:
         session = Session.open(graph.path, threads=1, level=OptimisationLevel.NONE, is_silent=True)

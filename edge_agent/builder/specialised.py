@@ -15,7 +15,7 @@ from edge_agent.plans import CandidatePlan, ExecutionPlan
 from edge_agent.profiling.ratio import Run, compare_with_control, is_better
 from edge_agent.profiling.verify import Verification
 from edge_agent.tensors import required
-from edge_agent.wire.messages import General
+from edge_agent.wire.parts import General
 
 _FINAL_PAIRS = 12
 

@@ -62,34 +62,41 @@ def largest_difference(got: Any, want: Any) -> tuple[float, float]:
 
 
 def disagreement(
-    got: Mapping[str, Any], want: Mapping[str, Any], *, is_quantised: bool
+    got: Mapping[str, Any],
+    want: Mapping[str, Any],
+    *,
+    is_quantised: bool,
+    bound: float | None = None,
 ) -> str | None:
     """What is wrong with `got`, by name and amount; None if it agrees with the reference.
 
-    Both hold arrays, or what stands for sequences, maps and optionals.
+    Both hold arrays, or what stands for sequences, maps and optionals. `bound` takes the place of
+    the tolerance of every float type.
     """
     for name, reference in want.items():
         if name not in got:
             return f'output "{name}" is missing'
-        wrong = _value_disagreement(got[name], reference, is_quantised=is_quantised)
+        wrong = _value_disagreement(got[name], reference, is_quantised=is_quantised, bound=bound)
         if wrong is not None:
             return f'output "{name}": {wrong}'
     return None
 
 
-def _value_disagreement(got: Any, want: Any, *, is_quantised: bool) -> str | None:
+def _value_disagreement(
+    got: Any, want: Any, *, is_quantised: bool, bound: float | None = None
+) -> str | None:
     """For arrays, lists (sequences), dicts (maps) and None (empty optionals)."""
     if isinstance(want, np.ndarray) and isinstance(got, np.ndarray):
         if got.dtype != want.dtype or got.shape != want.shape:
             return f"got {got.dtype}{list(got.shape)}, want {want.dtype}{list(want.shape)}"
-        return _array_disagreement(got, want, is_quantised=is_quantised)
+        return _array_disagreement(got, want, is_quantised=is_quantised, bound=bound)
     if type(got) is not type(want):
         return f"got a {type(got).__name__}, want a {type(want).__name__}"
     if isinstance(want, list):
         if len(got) != len(want):
             return f"got {len(got)} elements, want {len(want)}"
         wrongs = (
-            _value_disagreement(g, w, is_quantised=is_quantised)
+            _value_disagreement(g, w, is_quantised=is_quantised, bound=bound)
             for g, w in zip(got, want, strict=True)
         )
         return next((f"element {at}: {wrong}" for at, wrong in enumerate(wrongs) if wrong), None)
@@ -99,15 +106,18 @@ def _value_disagreement(got: Any, want: Any, *, is_quantised: bool) -> str | Non
         pair = ([got[key] for key in want], list(want.values()))
         is_float = any(isinstance(value, float) for value in want.values())
         arrays = (np.array(values, np.float32 if is_float else None) for values in pair)
-        return _array_disagreement(*arrays, is_quantised=is_quantised)
+        return _array_disagreement(*arrays, is_quantised=is_quantised, bound=bound)
     return None if got == want else "differs"
 
 
-def _array_disagreement(got: Array, want: Array, *, is_quantised: bool) -> str | None:
+def _array_disagreement(
+    got: Array, want: Array, *, is_quantised: bool, bound: float | None
+) -> str | None:
     if got.dtype.name in FLOAT_TOLERANCE:
-        bound = FLOAT_TOLERANCE[got.dtype.name]
-        if is_quantised:
-            bound = max(bound, QUANTISED_TOLERANCE)
+        if bound is None:
+            bound = FLOAT_TOLERANCE[got.dtype.name]
+            if is_quantised:
+                bound = max(bound, QUANTISED_TOLERANCE)
         _, error = largest_difference(got, want)
         return f"differs by {error:.2g} of its range, want {bound:g}" if error > bound else None
     if got.dtype.kind in "iu" and got.dtype.itemsize == 1:

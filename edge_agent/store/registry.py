@@ -12,7 +12,7 @@ import msgspec
 
 from edge_agent import clock
 from edge_agent.errors import StorageError, UsageError
-from edge_agent.plans import Target
+from edge_agent.plans import Pin, Target
 from edge_agent.store.folder import (
     entries,
     make_folder,
@@ -22,7 +22,7 @@ from edge_agent.store.folder import (
 )
 from edge_agent.store.lock import exclusively
 from edge_agent.store.sealed import read_or_set_aside, read_sealed, write_sealed
-from edge_agent.subgraphs import ModelId
+from edge_agent.subgraphs import ModelId, SampleSetId
 from edge_agent.tensors import Shape, TensorName
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -46,6 +46,13 @@ class LoadedModel:
     """The file that it was loaded from, for people."""
     subgraphs: int | None = None
     """How many subgraphs the user wants, whether it pays or not; None: the agent chooses."""
+    pins: tuple[Pin, ...] = ()
+    """Which nodes the user wants to run on which units."""
+    samples: SampleSetId | None = None
+    """Real inputs that the user gave to compare and time with."""
+    half_bound: float | None = None
+    """How far outputs may be from those in float32, as a share of their range, where float16 makes
+    a unit faster; None: float16 is not allowed."""
     quarantined: str | None = None
     """Why it is no longer run; None if it is."""
 

@@ -12,8 +12,8 @@ import numpy as np
 from edge_agent.errors import InputMismatch, ProtocolError
 from edge_agent.tensors import Array, Arrays, ElementType, element_type_of, pack_bits, unpack_bits
 from edge_agent.wire.frames import Buffer, nbytes, padded_total, padding
-from edge_agent.wire.messages import TensorHead
 from edge_agent.wire.nested import pack_nested, unpack_nested
+from edge_agent.wire.parts import TensorHead
 
 _DTYPES = {t: t.numpy_dtype for t in ElementType if t.is_native}
 _NATIVE = {dtype: t for t, dtype in _DTYPES.items()}

@@ -10,20 +10,30 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import Meta
 
-from edge_agent.devices import Device
+from edge_agent.devices import Device, UnitId
 from edge_agent.errors import BadRequest, ProtocolError
 from edge_agent.plans import Epoch, ExecutionPlan, Target
-from edge_agent.profiles import RatioInterval
-from edge_agent.subgraphs import ModelId
-from edge_agent.tensors import ElementType, Shape, TensorName, TensorSpec, size_bytes
+from edge_agent.subgraphs import ModelId, SampleSetId
+from edge_agent.tensors import TensorSpec
+from edge_agent.wire.parts import (
+    Banned,
+    General,
+    HalfBound,
+    ModelState,
+    Name,
+    Names,
+    Pins,
+    Place,
+    RequestId,
+    ShapeCounts,
+    Shapes,
+    Specialised,
+    SubgraphFile,
+    TensorHeads,
+    Text,
+    Unopened,
+)
 
-Name = Annotated[str, Meta(max_length=4096)]
-Text = Annotated[str, Meta(max_length=65536)]
-RequestId = Annotated[str, Meta(min_length=1, max_length=64)]
-Dimension = Annotated[int, Meta(ge=0, le=2**48)]
-Dimensions = Annotated[tuple[Dimension, ...], Meta(max_length=64)]
-Size = Annotated[int, Meta(ge=0, le=2**48)]
-MAX_TENSORS = 4096
 MAX_THREADS = 4096
 MAX_SUBGRAPHS = 4096
 MAX_DEADLINE_S = 1e6
@@ -33,63 +43,6 @@ MAX_ERROR_CHARACTERS = 60_000
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
     """Base of all messages; the tag `kind` is the name of the class."""
-
-
-class TensorHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Name, type and shape of a tensor whose bytes follow in the payload."""
-
-    name: Name
-    element_type: ElementType
-    shape: Dimensions
-    own_bytes: Size = 0
-    """Bytes that it takes in the payload where type and shape do not tell: text, and values that
-    are no tensors."""
-    is_nested: bool = False
-    """Whether it is no tensor but a sequence, a map or an optional (see `wire/nested.py`)."""
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the packed tensor."""
-        if self.is_nested or self.element_type is ElementType.STRING:
-            return self.own_bytes
-        return size_bytes(self.element_type, self.shape)
-
-
-TensorHeads = Annotated[tuple[TensorHead, ...], Meta(max_length=MAX_TENSORS)]
-Names = Annotated[tuple[Name, ...], Meta(max_length=MAX_TENSORS)]
-Shapes = tuple[tuple[TensorName, Annotated[Shape, Meta(max_length=64)]], ...]
-
-
-ShapeSetOnWire = Annotated[tuple[Dimensions, ...], Meta(max_length=MAX_TENSORS)]
-"""A `tensors.ShapeSet`."""
-MAX_COUNTED_SHAPES = 64
-"""So many sets of shapes are told apart where requests are counted."""
-
-
-class ShapeCount(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How many recent requests had these shapes."""
-
-    shapes: ShapeSetOnWire
-    count: Annotated[int, Meta(ge=0)]
-
-
-ShapeCounts = Annotated[tuple[ShapeCount, ...], Meta(max_length=MAX_COUNTED_SHAPES)]
-
-
-class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where tensors are in the memory that came with the connection or the message, instead of
-    in the payload: inputs from its start, and room for the outputs."""
-
-    inputs_bytes: Size
-    outputs_at: Size
-    """A multiple of 64, behind the inputs."""
-    outputs_bytes: Size
-    """How much room there is; outputs that need more come in the payload."""
-
-    @property
-    def end(self) -> int:
-        """Bytes of memory that it takes."""
-        return self.outputs_at + self.outputs_bytes
 
 
 # Client → agent
@@ -117,6 +70,11 @@ class Load(Message, frozen=True, tag="load"):
     shapes: Shapes
     subgraphs: Annotated[int, Meta(ge=1, le=MAX_SUBGRAPHS)] | None = None
     """Divide into so many, whether it pays or not; None: as it pays."""
+    pins: Pins = ()
+    samples: Name | None = None
+    """An absolute path of a folder with real inputs."""
+    half_bound: HalfBound | None = None
+    """As in `LoadedModel`."""
 
 
 class Unload(Message, frozen=True, tag="unload"):
@@ -172,55 +130,6 @@ class Failure(Message, frozen=True, tag="failure"):
     request: RequestId | None
     code: Name
     message: Text
-
-
-class SpecialisedState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A set of shapes that was often asked, and what came of planning for it alone."""
-
-    shapes: Shapes
-    share: float
-    """Of the recent requests, 0 to 1."""
-    is_serving: bool
-    """Whether it has subgraphs of its own; if not, the general plan serves it."""
-    plan: str
-    reason: str
-    measured_s: float | None
-    general_over_plan: RatioInterval | None
-
-
-class ModelState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One loaded model, as `models` and `status` show it."""
-
-    name: str
-    model: ModelId
-    target: Target
-    threads: int | None
-    state: str
-    """starting, serving, restarting or quarantined"""
-    planning: str
-    """waiting, working, done or failed"""
-    progress_fraction: float
-    progress: str
-    """What the builder does now, why planning failed, or why the model is quarantined."""
-    plan: str
-    """The plan that serves, in a few words."""
-    is_plain: bool
-    epoch: int
-    instances: int
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    shapes: Shapes
-    """Input shapes that the plan was made for; () if there is none yet."""
-    in_flight: int
-    answered: int
-    failed: int
-    restarts: int
-    worker_pid: int | None
-    memory_bytes: int | None
-    source: str
-    specialised: tuple[SpecialisedState, ...] = ()
-    specialising: str = ""
-    """What is being planned for shapes of their own now; empty if nothing is."""
 
 
 class Models(Message, frozen=True, tag="models-reply"):
@@ -285,29 +194,6 @@ AgentMessage = Result | Failure | Models | Status | Devices | Plan | PlanInMakin
 # Agent ↔ worker
 
 
-class SubgraphFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a worker opens as one session."""
-
-    path: str
-    level: str
-    """Optimisation level at which the file is opened; `none` for a compiled file."""
-    threads: int | None
-    """None: whatever ONNX Runtime takes by default."""
-    is_plain: bool
-    """Whether the session gets ONNX Runtime's default options, as a user's own would."""
-    compiled_for: str | None = None
-    """Processor and ONNX Runtime for which the file was compiled; None: it is no compiled file."""
-
-
-class Specialised(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a worker opens beside the general subgraphs for requests of exactly these shapes."""
-
-    shapes: ShapeSetOnWire
-    subgraphs: Annotated[tuple[SubgraphFile, ...], Meta(min_length=1)]
-    instances: Annotated[int, Meta(ge=1, le=1024)]
-    pinned_cores: tuple[int, ...]
-
-
 class Deployment(Message, frozen=True, tag="deployment", kw_only=True):
     """All a worker needs to serve one epoch of one model; one that serves opens it beside that."""
 
@@ -340,13 +226,6 @@ class Discard(Message, frozen=True, tag="discard"):
     """This epoch, which was deployed beside the one that serves, will not serve."""
 
     epoch: Epoch
-
-
-class Unopened(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A specialisation that a worker does without."""
-
-    shapes: ShapeSetOnWire
-    reason: Text
 
 
 class Ready(Message, frozen=True, tag="ready"):
@@ -452,6 +331,10 @@ class Admit(Message, frozen=True, tag="admit"):
     """Copy the model at this path into the store, checked."""
 
     path: Name
+    pins: Pins = ()
+    """Whose patterns must match something."""
+    samples: Name | None = None
+    """As in `Load`."""
 
 
 class Staged(Message, frozen=True, tag="staged"):
@@ -482,15 +365,8 @@ class Admitted(Message, frozen=True, tag="admitted"):
     path: str
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-
-
-class General(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What serves all shapes of a model at present."""
-
-    is_plain: bool
-    subgraphs: tuple[SubgraphFile, ...]
-    instances: int
-    pinned_cores: tuple[int, ...]
+    samples: SampleSetId | None = None
+    """The real inputs that are kept for it."""
 
 
 class Build(Message, frozen=True, tag="build", kw_only=True):
@@ -506,6 +382,29 @@ class Build(Message, frozen=True, tag="build", kw_only=True):
     """As in `Load`."""
     general: General | None = None
     """Make a plan for `shapes` alone, and compare it with this; None: for all shapes."""
+    pins: Pins = ()
+    banned: tuple[Banned, ...] = ()
+    """Units that are not to be tried."""
+    device: Device | None = None
+    """This device as it was found before; None: find out."""
+    samples: SampleSetId | None = None
+    """Real inputs to compare and time with, beside made-up ones."""
+    half_bound: float | None = None
+    """As in `LoadedModel`."""
+
+    @property
+    def is_forced(self) -> bool:
+        """Whether the user wants a division or units, whether they pay or not."""
+        return self.subgraphs is not None or bool(self.pins)
+
+
+class Trying(Message, frozen=True, tag="trying"):
+    """The providers of these units are at work, until the next such message: if the builder ends
+    or falls silent now, it was one of them."""
+
+    units: tuple[UnitId, ...]
+    is_keeping: bool = False
+    """Whether they make something to be kept, which they can do without."""
 
 
 class Progress(Message, frozen=True, tag="progress"):
@@ -527,6 +426,8 @@ class Built(Message, frozen=True, tag="built", kw_only=True):
     """The plan and what a worker opens for it."""
 
     plan: ExecutionPlan
+    device: Device
+    """What the plan was made for."""
     subgraphs: tuple[SubgraphFile, ...]
     """Empty if the plan was made for shapes that the general one serves as well."""
     instances: int
@@ -550,7 +451,7 @@ class Probed(Message, frozen=True, tag="probed"):
 
 
 BuilderRequest = Admit | Build | Grant | AskDevice
-BuilderMessage = Staged | Admitted | Built | Progress | AskGrant | Probed | Failure
+BuilderMessage = Staged | Admitted | Built | Progress | Trying | AskGrant | Probed | Failure
 
 T = TypeVar("T")
 

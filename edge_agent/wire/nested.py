@@ -10,7 +10,7 @@ import numpy as np
 
 from edge_agent.errors import InputMismatch, ProtocolError
 from edge_agent.tensors import Array
-from edge_agent.wire.messages import TensorHead
+from edge_agent.wire.parts import TensorHead
 
 Scalar = int | float | str
 PackArray = Callable[[str, Array], tuple[TensorHead, memoryview]]

@@ -15,7 +15,11 @@ from typing import Protocol
 from edge_agent import clock
 from edge_agent.errors import RunFailed
 from edge_agent.tensors import Arrays, ShapeSet
-from edge_agent.wire.messages import MAX_COUNTED_SHAPES, ShapeCount, ShapeCounts
+from edge_agent.wire.parts import (
+    MAX_COUNTED_SHAPES,
+    ShapeCount,
+    ShapeCounts,
+)
 
 log = logging.getLogger(__name__)
 

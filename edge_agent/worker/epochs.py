@@ -15,7 +15,14 @@ from edge_agent.errors import EdgeAgentError, ProtocolError
 from edge_agent.plans import Epoch
 from edge_agent.tensors import Arrays, TensorSpec
 from edge_agent.transport.local import ConnectionLost
-from edge_agent.wire.messages import Deployment, Message, Ready, RunError, Unopened, error_text
+from edge_agent.wire.messages import (
+    Deployment,
+    Message,
+    Ready,
+    RunError,
+    error_text,
+)
+from edge_agent.wire.parts import Unopened
 from edge_agent.worker.by_shape import ShapeCounter
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -30,9 +30,18 @@ from edge_agent.tensors import (
     required,
     shape_names,
 )
-from edge_agent.wire.messages import Deployment, Specialised, SubgraphFile, Unopened, error_text
+from edge_agent.wire.messages import (
+    Deployment,
+    error_text,
+)
+from edge_agent.wire.parts import (
+    Specialised,
+    SubgraphFile,
+    Unopened,
+)
 from edge_agent.worker.by_shape import ByShape, Choice, ShapeCounter
 from edge_agent.worker.epochs import Beside, Opened
+from edge_agent.worker.watching import Watch
 
 log = logging.getLogger(__name__)
 
@@ -42,15 +51,22 @@ _WARM_RUNS = 2
 class ChainRunner:
     """A chain of sessions, and the core that its callers belong on."""
 
-    def __init__(self, chain: Chain, sessions: Sequence[Session]) -> None:
+    def __init__(
+        self, chain: Chain, sessions: Sequence[Session], watch: Watch | None = None
+    ) -> None:
+        """`watch`: for chains with subgraphs on units that may hang."""
         self._chain = chain
+        self._watch = watch
         self._pinned = next((s for s in sessions if s.pinned_cores), None)
         cores = None if self._pinned is None else self._pinned.pinned_cores
         self.core = cores[0] if cores else None
 
     def run(self, feeds: Arrays, outputs: Sequence[str]) -> Arrays:
         """See `serving.Runner`; the agent has checked the request."""
-        return self._chain.run_checked(feeds, outputs)
+        if self._watch is None:
+            return self._chain.run_checked(feeds, outputs)
+        with self._watch.running():
+            return self._chain.run_checked(feeds, outputs)
 
     def pin_caller(self) -> None:
         """See `serving.Runner`."""
@@ -150,6 +166,8 @@ class _Opening:
         self._is_background = is_background
         self._inputs: tuple[TensorSpec, ...] = ()
         self._outputs: tuple[TensorSpec, ...] = ()
+        self._turns: dict[str, AbstractContextManager[object]] = {}
+        """By resource: shared by all chains, whose runs would come on top of each other."""
 
     def opened(self, ahead: Session | None) -> Opened:
         """All of it."""
@@ -163,7 +181,7 @@ class _Opening:
         inputs, outputs = deployment.inputs, deployment.outputs
         self._inputs = inputs if inputs is not None else _inputs(sessions)
         self._outputs = outputs if outputs is not None else sessions[-1].outputs
-        general = self._runner(sessions)
+        general = self._runner(sessions, deployment.subgraphs)
         if deployment.warm_shapes:
             self._warm(general, dict(deployment.warm_shapes))
         opened = Opened(
@@ -186,9 +204,19 @@ class _Opening:
             for file, cores in _beside_others(chain, self._deployment)
         ]
 
-    def _runner(self, sessions: Sequence[Session]) -> ChainRunner:
-        chain = Chain(sessions, required(self._inputs), [s.name for s in self._outputs])
-        return ChainRunner(chain, sessions)
+    def _runner(self, sessions: Sequence[Session], files: Sequence[SubgraphFile]) -> ChainRunner:
+        outputs = [spec.name for spec in self._outputs]
+        turns = [self._turn(file) for file in files]
+        limits_s = [file.run_limit_s for file in files if file.run_limit_s is not None]
+        watch = Watch(sum(limits_s)) if limits_s else None
+        return ChainRunner(Chain(sessions, required(self._inputs), outputs, turns), sessions, watch)
+
+    def _turn(self, file: SubgraphFile) -> AbstractContextManager[object]:
+        if file.at_once is None or file.at_once >= self._deployment.most_instances:
+            return nullcontext()
+        if file.resource not in self._turns:
+            self._turns[file.resource] = threading.Semaphore(file.at_once)
+        return self._turns[file.resource]
 
     def _add_specialised(self, opened: Opened, general: ChainRunner) -> None:
         """Have what serves single sets of shapes opened, warmed up, and picked where they come."""
@@ -197,7 +225,7 @@ class _Opening:
         names = shape_names(self._inputs)
         for special in self._deployment.specialised:
             try:
-                runner = self._runner(self._sessions(special))
+                runner = self._runner(self._sessions(special), special.subgraphs)
             except EdgeAgentError as error:
                 log.warning("the subgraphs for %s cannot be opened: %s", special.shapes, error)
                 unopened.append(Unopened(special.shapes, error_text(error)))

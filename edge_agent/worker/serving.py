@@ -46,11 +46,11 @@ from edge_agent.wire.messages import (
     Run,
     RunError,
     Switch,
-    TensorHeads,
     decode,
     error_text,
 )
 from edge_agent.wire.messages import Tally as KeepTally
+from edge_agent.wire.parts import TensorHeads
 from edge_agent.worker.epochs import Beside, NextEpoch, Opened
 from edge_agent.worker.lent import LentConnection, NotAsLent
 

@@ -34,16 +34,18 @@ from edge_agent.wire.messages import (
     Done,
     Infer,
     Message,
-    Place,
     Ran,
     Ready,
     Result,
     Run,
     RunError,
-    ShapeCounts,
-    SubgraphFile,
     Switch,
     decode,
+)
+from edge_agent.wire.parts import (
+    Place,
+    ShapeCounts,
+    SubgraphFile,
 )
 from tests.agent.made_lanes import epoch, lane
 

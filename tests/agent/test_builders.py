@@ -2,16 +2,20 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from edge_agent.agent.builders import Builder
-from edge_agent.agent.processes import NICENESS
-from edge_agent.config import Settings
+from edge_agent.agent.processes import NICENESS, Child
+from edge_agent.config import Budgets, Settings
 from edge_agent.errors import BuilderLost, EdgeAgentError
 from edge_agent.plans import Target
 from edge_agent.subgraphs import ModelId
+from edge_agent.transport import local
 from edge_agent.wire.messages import Build
 
 
@@ -55,3 +59,124 @@ def test_a_builder_that_hangs_is_given_up(tmp_path: Path) -> None:
         assert pid not in children()
     finally:
         builder.close()
+
+
+SCRIPT = """
+import os, socket, sys, time
+from edge_agent.devices import UnitId
+from edge_agent.transport import local
+from edge_agent.wire.messages import Codec, Failure, Progress, Trying, decode
+
+stream, codec = local.FrameStream(socket.socket(fileno=int(sys.argv[1]))), Codec()
+build = decode(codec.to_builder, stream.receive()[0])
+banned = sorted((b.unit, b.is_keeping, b.reason) for b in build.banned)
+steps = {steps!r}
+if len(banned) < len(steps):
+    unit, is_keeping, end = steps[len(banned)]
+    if unit:
+        stream.send(codec.encode(Trying((UnitId(unit),), is_keeping)))
+    if end == "hangs":
+        time.sleep(60)
+    os.abort()
+stream.send(codec.encode(Trying(())))
+stream.send(codec.encode(Failure(None, "error", repr(banned))))
+"""
+
+
+class Scripted(Builder):
+    """A builder whose processes try one unit after the other, and end or hang there."""
+
+    steps: tuple[tuple[str, bool, str], ...] = ()
+    pids: list[int]
+
+    def _new_child(self) -> Child:
+        source = SCRIPT.replace("{steps!r}", repr(self.steps))
+        child = ScriptedChild(source)
+        self.pids = [*getattr(self, "pids", []), child.pid]
+        return child
+
+
+class ScriptedChild(Child):
+    def __init__(self, source: str) -> None:
+        self.stream, theirs = local.pair()
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", source, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stderr=subprocess.DEVNULL,
+            )
+        self._is_lowered = False
+
+
+def scripted(tmp_path: Path, *steps: tuple[str, bool, str]) -> Scripted:
+    settings = Settings(
+        socket=tmp_path / "s",
+        state=tmp_path / "state",
+        cache=tmp_path / "cache",
+        planning=Budgets(unit_s=2.0),
+    )
+    kind = type("Steps", (Scripted,), {"steps": steps})
+    made: Scripted = kind(settings)
+    return made
+
+
+def built(builder: Builder) -> str:
+    """What the last process was told not to try."""
+    message = Build(
+        model=ModelId("0" * 64), target=Target.LATENCY, threads=None, shapes=(), is_fresh=False
+    )
+    try:
+        with pytest.raises(EdgeAgentError) as raised:
+            builder.build(message, lambda _fraction, _what: None, lambda: None)
+    finally:
+        builder.close()
+    return str(raised.value)
+
+
+def test_units_whose_providers_end_or_block_the_builder_are_left_out_one_by_one(
+    tmp_path: Path,
+) -> None:
+    builder = scripted(tmp_path, ("gpu", False, "ends"), ("npu", False, "hangs"))
+    assert built(builder) == str(
+        [
+            ("gpu", False, "its provider ended the builder: signal 6"),
+            ("npu", False, "its provider ended the builder: it did nothing for 2 s"),
+        ]
+    )
+    assert len(builder.pids) == 3
+    assert not children() & set(builder.pids)
+
+
+def test_a_unit_that_dies_of_what_is_to_be_kept_is_only_not_kept(tmp_path: Path) -> None:
+    builder = scripted(tmp_path, ("npu", True, "ends"), ("npu", False, "ends"))
+    assert built(builder) == str(
+        [
+            ("npu", False, "its provider ended the builder: signal 6"),
+            ("npu", True, "its provider ended the builder: signal 6"),
+        ]
+    )
+
+
+def test_a_builder_that_dies_while_no_unit_is_tried_is_lost(tmp_path: Path) -> None:
+    builder = scripted(tmp_path, ("", False, "ends"))
+    message = Build(
+        model=ModelId("0" * 64), target=Target.LATENCY, threads=None, shapes=(), is_fresh=False
+    )
+    with pytest.raises(BuilderLost, match="signal 6"):
+        builder.build(message, lambda _fraction, _what: None, lambda: None)
+    builder.close()
+    assert len(builder.pids) == 1
+
+
+def test_a_builder_that_is_killed_while_a_unit_is_tried_is_not_replaced(tmp_path: Path) -> None:
+    builder = scripted(tmp_path, ("npu", False, "hangs"))
+    message = Build(
+        model=ModelId("0" * 64), target=Target.LATENCY, threads=None, shapes=(), is_fresh=False
+    )
+    killing = threading.Timer(0.5, builder.kill)
+    killing.start()
+    with pytest.raises(BuilderLost, match="stopped"):
+        builder.build(message, lambda _fraction, _what: None, lambda: None)
+    killing.join()
+    builder.close()
+    assert len(builder.pids) == 1

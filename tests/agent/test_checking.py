@@ -9,7 +9,8 @@ import pytest
 from edge_agent.agent.checking import RequestCheck
 from edge_agent.errors import InputMismatch
 from edge_agent.tensors import ElementType, TensorName, TensorSpec
-from edge_agent.wire.messages import Infer, TensorHead
+from edge_agent.wire.messages import Infer
+from edge_agent.wire.parts import TensorHead
 from tests.agent.made_lanes import spec
 
 FLOATS, INTS = ElementType.FLOAT32, ElementType.INT64

@@ -19,12 +19,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from edge_agent.agent import controller as controller_module
+from edge_agent.agent import restarting
 from edge_agent.agent.controller import Controller
 from edge_agent.agent.datapath import DataPath
 from edge_agent.agent.kept import Specialisation
 from edge_agent.agent.lanes import Lane
 from edge_agent.agent.loaded import Loaded
+from edge_agent.agent.probing import Prober
 from edge_agent.agent.processes import Child
 from edge_agent.agent.stores import Stores
 from edge_agent.agent.workers import Serve, Worker, Workers
@@ -45,6 +46,8 @@ from edge_agent.wire.messages import (
     Load,
     Ready,
     RunError,
+)
+from edge_agent.wire.parts import (
     ShapeCount,
     ShapeCounts,
     Specialised,
@@ -200,6 +203,7 @@ class Models:
             cast(DataPath, rig.datapath),
             cast(Workers, self.workers),
             executor,
+            Prober(settings),
         )
 
     def infer(self, model: str) -> np.ndarray:
@@ -512,7 +516,7 @@ def test_where_no_process_can_be_started_it_is_tried_until_one_can(
             raise OSError(errno.EMFILE, "Too many open files")
         return prepare(is_background=is_background)
 
-    monkeypatch.setattr(controller_module, "NO_ROOM_S", 0.01)
+    monkeypatch.setattr(restarting, "NO_ROOM_S", 0.01)
     monkeypatch.setattr(models.workers, "prepare", prepare_at_last)
     kill_worker(models)
     np.testing.assert_array_equal(models.infer("m"), X * 2)

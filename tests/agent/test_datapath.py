@@ -12,7 +12,13 @@ import pytest
 
 from edge_agent.agent.clients import MAX_UNSENT_ANSWERS
 from edge_agent.errors import AgentUnavailable, InputMismatch, UnknownModel
-from edge_agent.wire.messages import AskModels, AskStatus, Done, Failure, Unload
+from edge_agent.wire.messages import (
+    AskModels,
+    AskStatus,
+    Done,
+    Failure,
+    Unload,
+)
 from tests.agent.made_lanes import lane
 from tests.agent.rig import ClientEnd, Rig, X, infer_frame, wait_until
 

@@ -13,7 +13,12 @@ from hypothesis import strategies as st
 from edge_agent.errors import ProtocolError
 from edge_agent.transport.local import ConnectionLost
 from edge_agent.wire.frames import MAX_MESSAGE_BYTES, pack_prefix
-from edge_agent.wire.messages import AskStatus, Done, Failure, Result
+from edge_agent.wire.messages import (
+    AskStatus,
+    Done,
+    Failure,
+    Result,
+)
 from tests.agent.rig import ClientEnd, Rig, X, framed, infer_frame, wait_until
 
 FRAME = infer_frame("r", X)

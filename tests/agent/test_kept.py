@@ -11,7 +11,11 @@ from edge_agent.agent.kept import Kept, Specialisation, load_kept, save_kept
 from edge_agent.store.records import PlanStore
 from edge_agent.subgraphs import ModelId
 from edge_agent.tensors import TensorName
-from edge_agent.wire.messages import ShapeCount, Specialised, SubgraphFile
+from edge_agent.wire.parts import (
+    ShapeCount,
+    Specialised,
+    SubgraphFile,
+)
 from tests.agent.made_lanes import spec
 
 FILE = SubgraphFile(path="/c/graph.onnx", level="none", threads=2, is_plain=False)

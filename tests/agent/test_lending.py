@@ -23,13 +23,13 @@ from edge_agent.wire.messages import (
     Forget,
     GiveBack,
     Lend,
-    Place,
     Recall,
     Result,
     Run,
     Switch,
 )
 from edge_agent.wire.messages import Tally as KeepTally
+from edge_agent.wire.parts import Place
 from tests.agent.made_lanes import lane
 from tests.agent.rig import WAIT_S, ClientEnd, Rig, WorkerEnd, X, framed, infer_frame, wait_until
 from tests.agent.test_stations import beside

@@ -17,7 +17,11 @@ from edge_agent.agent.lanes import Lane, Station
 from edge_agent.agent.loaded import Loaded
 from edge_agent.errors import EdgeAgentError, ModelQuarantined, StorageError, WorkerLost
 from edge_agent.transport.local import ConnectionLost
-from edge_agent.wire.messages import Deployment, Failure, RunError
+from edge_agent.wire.messages import (
+    Deployment,
+    Failure,
+    RunError,
+)
 from tests.agent.rig import WorkerEnd, X, wait_until
 from tests.agent.test_controller import (
     SPECIAL,
@@ -193,7 +197,8 @@ def test_a_request_that_is_under_way_at_the_switch_has_its_answer(
     moves.join(20.0)
     may_go_on.set()
     np.testing.assert_array_equal(client.y(), X * 2)
-    assert end.epoch == found.serve.epoch != before
+    assert found.serve.epoch != before
+    wait_until(lambda: end.epoch == found.serve.epoch, "it was told to switch")
 
 
 def test_the_worker_that_is_restarted_after_a_switch_serves_the_new_epoch(
@@ -226,7 +231,7 @@ def test_a_model_that_is_quarantined_while_its_worker_opens_is_not_moved(
 
 def test_a_large_model_leaves_its_unpacked_worker(models: Models, tmp_path: Path) -> None:
     found = loaded(models, tmp_path)
-    serve = replace(found.serve, epoch=models.controller._epoch(found.record.model))
+    serve = replace(found.serve, epoch=models.controller.epoch(found.record.model))
     models.controller._moving.move(found, serve, may_be_beside=False)
     assert found.worker is models.workers.workers[1]
 
@@ -319,7 +324,7 @@ def test_a_model_both_of_whose_workers_die_at_the_cutover_is_served_again(
     def die(lane: Lane, station: Station) -> None:
         if not is_first.is_set():
             is_first.set()
-            for end in ends(models):
+            for end in reversed(ends(models)):  # the last to be noticed is waited for
                 end.stream.socket.shutdown(socket.SHUT_RDWR)
             wait_until(lambda: found.lane.active is None, "they are dead")
         cut_over(lane, station)

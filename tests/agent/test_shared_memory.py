@@ -10,7 +10,16 @@ import pytest
 from edge_agent.errors import ProtocolError
 from edge_agent.tensors import ElementType
 from edge_agent.transport.memory import OwnMemory, mapped
-from edge_agent.wire.messages import Failure, Forget, Place, Ran, Result, TensorHead
+from edge_agent.wire.messages import (
+    Failure,
+    Forget,
+    Ran,
+    Result,
+)
+from edge_agent.wire.parts import (
+    Place,
+    TensorHead,
+)
 from tests.agent.rig import CODEC, Rig, WorkerEnd, X, wait_until
 
 Y = (TensorHead("y", ElementType.FLOAT32, (1, 2)),)

@@ -12,10 +12,12 @@ import pytest
 from edge_agent.agent.builders import Builder
 from edge_agent.agent.lanes import Lane
 from edge_agent.agent.loaded import Loaded, Planning, ShapeWork
+from edge_agent.agent.probing import Prober
 from edge_agent.agent.specialising import Specialiser
 from edge_agent.agent.turns import Turn
 from edge_agent.agent.workers import Serve
 from edge_agent.config import Settings, Specialising
+from edge_agent.devices import Device
 from edge_agent.errors import (
     BuilderLost,
     Busy,
@@ -32,6 +34,8 @@ from edge_agent.wire.messages import (
     Build,
     Built,
     PlanInMaking,
+)
+from edge_agent.wire.parts import (
     ShapeCount,
     Specialised,
     SubgraphFile,
@@ -99,6 +103,7 @@ class FakeBuilder:
             raise error
         return Built(
             plan=plan_of(message.shapes),
+            device=DEVICE,
             subgraphs=() if shapes in self.bench.useless else (FILE,),
             instances=1,
             pinned_cores=(),
@@ -113,6 +118,17 @@ class FakeBuilder:
         self.bench.closed += 1
 
 
+DEVICE = Device(
+    hostname="h",
+    processor="p",
+    cores=(0,),
+    memory_bytes=1,
+    runtime_version="1.32.0",
+    runtime_build="onnxruntime",
+    units=(),
+)
+
+
 class Bench:
     """A specialiser, and a host that does what a controller does."""
 
@@ -124,6 +140,8 @@ class Bench:
             specialising=Specialising(most_shapes=most),
         )
         self.building = Turn()
+        self.prober = Prober(settings)
+        self.prober.learn(DEVICE)
         self.built: list[ShapeSet] = []
         self.messages: list[Build] = []
         self.errors: dict[ShapeSet, EdgeAgentError] = {}

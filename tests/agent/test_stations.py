@@ -20,8 +20,10 @@ from edge_agent.wire.messages import (
     Result,
     Run,
     RunError,
-    SubgraphFile,
     Switch,
+)
+from edge_agent.wire.parts import (
+    SubgraphFile,
     TensorHead,
 )
 from tests.agent.made_lanes import epoch, lane

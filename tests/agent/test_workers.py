@@ -12,7 +12,14 @@ from edge_agent.agent.processes import Child
 from edge_agent.agent.workers import OpeningAhead
 from edge_agent.errors import ProtocolError, WorkerLost
 from edge_agent.transport import local
-from edge_agent.wire.messages import Codec, OpenAhead, OpenedAhead, Ready, SubgraphFile, decode
+from edge_agent.wire.messages import (
+    Codec,
+    OpenAhead,
+    OpenedAhead,
+    Ready,
+    decode,
+)
+from edge_agent.wire.parts import SubgraphFile
 from tests.agent.made_lanes import epoch
 
 FILE = SubgraphFile(path="/staging/x/model.onnx", level="all", threads=None, is_plain=True)

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
-from edge_agent.builder.building import find_samples
+from edge_agent.builder.made_up import find_samples
 from edge_agent.builder.specs import inner_specs
 from edge_agent.engine.memory import bounded_memory
 from edge_agent.engine.session import OptimisationLevel, Session

@@ -40,6 +40,22 @@ def test_floats_may_differ_by_a_share_of_the_largest_value(
         assert (wrong(got, want, is_quantised=is_quantised) is None) == agrees
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+@pytest.mark.parametrize("is_quantised", [False, True])
+def test_a_bound_takes_the_place_of_every_tolerance_of_floats(
+    dtype: str, is_quantised: bool
+) -> None:
+    want = {"y": np.array([100.0, 0.0]).astype(dtype), "n": np.array([3])}
+    for bound, error, agrees in ((0.2, 19, True), (0.2, 21, False), (1e-4, 1, False)):
+        got = {"y": np.array([100.0 + error, 0.0]).astype(dtype), "n": np.array([3])}
+        found = disagreement(got, want, is_quantised=is_quantised, bound=bound)
+        assert (found is None) == agrees
+    wrong_whole = want | {"n": np.array([4])}
+    assert disagreement(wrong_whole, want, is_quantised=is_quantised, bound=0.9) == (
+        'output "n": differs'
+    )
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 def test_bytes_may_differ_by_one_step_also_at_the_ends_of_their_range(dtype: str) -> None:
     low, high = np.iinfo(dtype).min, np.iinfo(dtype).max

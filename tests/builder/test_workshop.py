@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,9 +12,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from edge_agent.builder.allowed import configurations
 from edge_agent.builder.benches import PartBench, Slices, Subject, WholeBench, is_pinned
-from edge_agent.builder.building import configurations, find_samples
 from edge_agent.builder.compiler import Compiler
+from edge_agent.builder.made_up import find_samples
 from edge_agent.builder.workshop import Workshop, fed
 from edge_agent.devices import ComputeUnit, Layout, UnitId, UnitKind
 from edge_agent.engine.session import OptimisationLevel, Session
@@ -23,6 +25,7 @@ from edge_agent.model.graph import ModelGraph
 from edge_agent.model.specs import infer_specs
 from edge_agent.plans import CandidatePlan, ChosenSubgraph, Target
 from edge_agent.profiles import Configuration
+from edge_agent.profiling.profiler import Unfit
 from edge_agent.store.pool import Pool
 from edge_agent.subgraphs import ModelId, SegmentRange
 from edge_agent.tensors import Arrays, ElementType, TensorName, TensorSpec
@@ -142,7 +145,7 @@ def test_what_was_made_once_is_not_made_again(workshop: Workshop) -> None:
 
 def test_a_form_that_a_part_cannot_have_is_refused_every_time(workshop: Workshop) -> None:
     part = SegmentRange(start=0, stop=1)
-    if workshop.has_form(part, Layout.NHWC):
+    if workshop.has_form(part, Configuration(unit=CPU, layout=Layout.NHWC, threads=1)):
         assert workshop.compiled(part, Layout.NHWC).exists()
         return
     for _ in range(2):
@@ -210,6 +213,76 @@ def test_a_plan_with_a_wrong_part_is_found_out(workshop: Workshop) -> None:
     found = bench.check(plan(workshop, 1))
     assert found is not None
     assert found.startswith('output "v4": differs by')
+
+
+# ---- float16
+
+
+HALF = Configuration(unit=UnitId("gpu"), layout=Layout.NATIVE, threads=0, is_half=True)
+
+
+def on_a_unit(workshop: Workshop, half_bound: float) -> Subject:
+    """The processor in the part of a unit that computes in float16."""
+    provider = ComputeUnit(
+        id=HALF.unit,
+        kind=UnitKind.GPU,
+        provider="CPUExecutionProvider",
+        provider_version="1",
+        layouts=(Layout.NATIVE,),
+        cores=0,
+    )
+    return replace(subject(workshop), units=(provider,), half_bound=half_bound)
+
+
+def half_plan(workshop: Workshop, *cuts: int) -> CandidatePlan:
+    """In float16 from the last cut on."""
+    found = plan(workshop, *cuts)
+    last = replace(found.subgraphs[-1], configuration=HALF)
+    return replace(found, subgraphs=(*found.subgraphs[:-1], last))
+
+
+def test_the_float16_form_of_a_part_is_made_once_and_lies_in_the_pool(workshop: Workshop) -> None:
+    part = SegmentRange(start=1, stop=2)
+    assert workshop.has_form(part, HALF)
+    path = workshop.kept(part, is_half=True)
+    assert path == workshop.kept(part, is_half=True)
+    assert path != workshop.kept(part)
+    kinds = {tensor.data_type for tensor in onnx.load(path).graph.initializer}
+    assert kinds == {TensorProto.FLOAT16}
+
+
+def test_float16_is_timed_within_its_bound_and_unfit_beyond_it(workshop: Workshop) -> None:
+    bench = PartBench(on_a_unit(workshop, 1e-2), quiet_slices())
+    with bench.runner(whole(workshop), HALF) as run:
+        assert 0.0 < run() < 1.0
+    bench = PartBench(on_a_unit(workshop, 1e-6), quiet_slices())
+    with pytest.raises(Unfit, match=r"inaccurate: .*of its range, want 1e-06"):
+        opened(bench, whole(workshop))
+
+
+def opened(bench: PartBench, segments: SegmentRange) -> None:
+    with bench.runner(segments, HALF):
+        pass
+
+
+@pytest.mark.parametrize("cuts", [(), (1,)])
+def test_a_plan_in_float16_is_compared_with_float32_within_its_bound(
+    workshop: Workshop, cuts: tuple[int, ...]
+) -> None:
+    wanted = half_plan(workshop, *cuts)
+    bench = WholeBench(on_a_unit(workshop, 1e-2), quiet_slices(), plain_callers=1)
+    assert bench.check(wanted) is None
+    assert 1e-5 < bench.differences[wanted] < 1e-2
+    strict = WholeBench(on_a_unit(workshop, 1e-6), quiet_slices(), plain_callers=1)
+    assert "of its range, want 1e-06" in str(strict.check(wanted))
+
+
+def test_what_computes_in_float32_is_held_to_its_own_tolerance_beside_it(
+    workshop: Workshop,
+) -> None:
+    bench = WholeBench(on_a_unit(workshop, 1e-9), quiet_slices(), plain_callers=1)
+    assert bench.check(plan(workshop, 1)) is None
+    assert bench.differences == {}
 
 
 # ---- what is tried

@@ -17,7 +17,7 @@ import pytest
 
 from edge_agent.client import Client
 from edge_agent.tensors import Array
-from edge_agent.wire.messages import ModelState
+from edge_agent.wire.parts import ModelState
 from tests.system.conftest import StartAgent
 from tests.system.made_models import convolving, image
 from tests.system.running import Place, RunningAgent, stopped, wait_until, worker_pid

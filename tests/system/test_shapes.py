@@ -23,7 +23,7 @@ from edge_agent.engine.session import OptimisationLevel, Session
 from edge_agent.errors import InputMismatch
 from edge_agent.store.records import PlanStore
 from edge_agent.tensors import Shape
-from edge_agent.wire.messages import ModelState
+from edge_agent.wire.parts import ModelState
 from tests.system.conftest import StartAgent
 from tests.system.made_models import adding, positions, rows, x
 from tests.system.running import BUDGETS, Place, RunningAgent, wait_until, worker_pid

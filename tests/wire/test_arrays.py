@@ -18,7 +18,7 @@ from edge_agent.wire.arrays import (
     unpack_arrays,
 )
 from edge_agent.wire.frames import ALIGNMENT_BYTES, PREFIX, frame_parts
-from edge_agent.wire.messages import TensorHead
+from edge_agent.wire.parts import TensorHead
 
 DTYPES = [t.numpy_dtype for t in ElementType if t.is_native]
 EXTENDED = [t for t in ElementType if not t.is_native and t is not ElementType.STRING]

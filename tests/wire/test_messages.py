@@ -32,11 +32,13 @@ from edge_agent.wire.messages import (
     Ready,
     Run,
     RunError,
-    SubgraphFile,
-    TensorHead,
     Unload,
     decode,
     error_text,
+)
+from edge_agent.wire.parts import (
+    SubgraphFile,
+    TensorHead,
 )
 
 EPOCH = Epoch(owner="local", incarnation=1, model=ModelId("m"), number=2)
@@ -179,6 +181,13 @@ def test_a_request_out_of_bounds_is_refused(field: str, value: Any) -> None:
     raw = msgspec.msgpack.encode(plain | {field: value})
     with pytest.raises(ProtocolError):
         decode(CODEC.from_client, raw)
+
+
+@pytest.mark.parametrize("bound", [0.0, 1.0, -0.1, math.nan, math.inf])
+def test_a_bound_on_float16_is_a_share(bound: float) -> None:
+    load = Load("/m.onnx", None, Target.LATENCY, None, (), half_bound=bound)
+    with pytest.raises(ProtocolError, match="half_bound"):
+        decode(CODEC.from_client, CODEC.encode(load))
 
 
 def test_a_deadline_in_the_past_is_a_message_like_any_other() -> None:

@@ -11,7 +11,7 @@ import pytest
 from edge_agent.errors import InputMismatch, ProtocolError
 from edge_agent.tensors import ElementType
 from edge_agent.wire.arrays import pack_arrays, unpack_arrays
-from edge_agent.wire.messages import TensorHead
+from edge_agent.wire.parts import TensorHead
 
 
 def there_and_back(value: Any) -> Any:

@@ -15,7 +15,10 @@ from hypothesis import strategies as st
 
 from edge_agent.errors import RunFailed
 from edge_agent.tensors import Arrays, ShapeSet
-from edge_agent.wire.messages import MAX_COUNTED_SHAPES, ShapeCount
+from edge_agent.wire.parts import (
+    MAX_COUNTED_SHAPES,
+    ShapeCount,
+)
 from edge_agent.worker.by_shape import REPORT_S, WINDOW, ByShape, Choice, ShapeCounter
 
 WAIT_S = 10.0

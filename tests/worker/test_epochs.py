@@ -24,9 +24,9 @@ from edge_agent.wire.messages import (
     Ready,
     Run,
     RunError,
-    SubgraphFile,
     Switch,
 )
+from edge_agent.wire.parts import SubgraphFile
 from edge_agent.worker.by_shape import ShapeCounter
 from edge_agent.worker.epochs import Beside, Opened
 from tests.agent.rig import wait_until

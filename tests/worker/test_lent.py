@@ -33,7 +33,6 @@ from edge_agent.wire.messages import (
     Infer,
     Lend,
     Message,
-    Place,
     Recall,
     Result,
     Run,
@@ -41,6 +40,7 @@ from edge_agent.wire.messages import (
     decode,
 )
 from edge_agent.wire.messages import Tally as KeepTally
+from edge_agent.wire.parts import Place
 from tests.worker.test_serving import CODEC, EPOCH, WAIT_S, AgentEnd, X, serving
 
 HEADS, _ = pack_arrays({"x": X})

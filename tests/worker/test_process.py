@@ -35,12 +35,14 @@ from edge_agent.wire.messages import (
     Ready,
     Run,
     RunError,
-    ShapeCount,
-    Specialised,
-    SubgraphFile,
     Switch,
     WorkerMessage,
     decode,
+)
+from edge_agent.wire.parts import (
+    ShapeCount,
+    Specialised,
+    SubgraphFile,
 )
 from edge_agent.worker.epochs import Beside, Opened
 from edge_agent.worker.opening import ChainRunner, open_ahead, open_deployment

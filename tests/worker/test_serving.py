@@ -27,14 +27,16 @@ from edge_agent.wire.messages import (
     Counted,
     Deployment,
     Forget,
-    Place,
     Ran,
     Ready,
     Run,
     RunError,
-    ShapeCount,
     WorkerMessage,
     decode,
+)
+from edge_agent.wire.parts import (
+    Place,
+    ShapeCount,
 )
 from edge_agent.worker.by_shape import REPORT_S, ShapeCounter
 from edge_agent.worker.epochs import Beside, Opened

@@ -34,10 +34,10 @@ from edge_agent.wire.messages import (
     Ran,
     Ready,
     Run,
-    SubgraphFile,
     Switch,
     decode,
 )
+from edge_agent.wire.parts import SubgraphFile
 
 OPEN_WITHIN_S = 60.0
 
