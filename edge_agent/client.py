@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import os
 import threading
 import uuid
@@ -20,7 +21,7 @@ import numpy.typing as npt
 
 from edge_agent import clock
 from edge_agent.config import load_settings
-from edge_agent.devices import Device
+from edge_agent.devices import Device, UnitId
 from edge_agent.errors import (
     AgentUnavailable,
     BadRequest,
@@ -29,7 +30,7 @@ from edge_agent.errors import (
     UnknownModel,
     error_from_code,
 )
-from edge_agent.plans import ExecutionPlan, Target
+from edge_agent.plans import ExecutionPlan, Pin, Target
 from edge_agent.tensors import Arrays, Shape, TensorName
 from edge_agent.transport import local
 from edge_agent.transport.memory import OwnMemory
@@ -52,17 +53,21 @@ from edge_agent.wire.messages import (
     Infer,
     Load,
     Models,
-    ModelState,
-    Place,
     Plan,
     PlanInMaking,
     Replan,
     Result,
-    Shapes,
     Status,
-    TensorHead,
     Unload,
     decode,
+)
+from edge_agent.wire.parts import (
+    MAX_PINS,
+    ModelState,
+    Pins,
+    Place,
+    Shapes,
+    TensorHead,
 )
 
 log = logging.getLogger(__name__)
@@ -74,6 +79,10 @@ POLL_S = 0.1
 
 SHARED_FROM_BYTES = 1 << 16
 """Tensors that together have at least so many bytes pass through shared memory."""
+
+HALF_BOUND = 1e-2
+"""How far outputs may be from those in float32, as a share of their range, where float16 is allowed
+and nothing else is said."""
 
 MAX_IDLE_OTHERS = 8
 """A request takes a connection that served another model if so many are idle."""
@@ -233,6 +242,9 @@ class Client:
         threads: int | None = None,
         shapes: Mapping[str, Shape] | None = None,
         subgraphs: int | None = None,
+        pins: Mapping[str, str] | None = None,
+        samples: str | Path | None = None,
+        allow: Sequence[str] = (),
         wait: bool = False,
         timeout_s: float | None = None,
     ) -> ModelState:
@@ -245,6 +257,13 @@ class Client:
             threads: the most threads that the plan may use; None: all cores.
             shapes: input shapes to profile with, where the model leaves dimensions open.
             subgraphs: divide the model into so many, whether it pays or not; None: as it pays.
+            pins: units (see `devices`) by patterns of node names, with `*`, `?` and `[…]`: these
+                nodes run there, whether it pays or not.
+            samples: a folder with real inputs, which candidates are compared and timed with:
+                files as `numpy.savez` writes them, with arrays by input name, and folders of ONNX
+                test data. They are copied.
+            allow: `fp16`, or `fp16=0.05`: units may compute in float16 where the outputs stay
+                within that share of their range (0.01 without a number).
             wait: also wait until the plan is made and serves.
             timeout_s: how long to wait for the plan; None: no limit.
 
@@ -262,6 +281,9 @@ class Client:
             threads=threads,
             shapes=_shapes(shapes or {}),
             subgraphs=subgraphs,
+            pins=_pins(pins or {}),
+            samples=None if samples is None else os.path.abspath(samples),
+            half_bound=_half_bound(allow),
         )
         loaded = self._ask(message, Models).models[0]
         return self.wait(loaded.name, timeout_s) if wait else loaded
@@ -481,6 +503,28 @@ def _wanted(answer: AgentMessage, want: type[M]) -> M:
 
 def _shapes(shapes: Mapping[str, Shape]) -> Shapes:
     return tuple((TensorName(name), tuple(shape)) for name, shape in shapes.items())
+
+
+def _pins(pins: Mapping[str, str]) -> Pins:
+    if len(pins) > MAX_PINS:
+        raise BadRequest(f"pins: got {len(pins)}, want at most {MAX_PINS}")
+    for pattern, unit in pins.items():
+        if not pattern or not unit:
+            raise BadRequest(f'pins: got "{pattern}" on "{unit}", want a pattern and a unit')
+    return tuple(Pin(pattern=pattern, unit=UnitId(unit)) for pattern, unit in pins.items())
+
+
+def _half_bound(allowed: Sequence[str]) -> float | None:
+    bound = None
+    for text in (allowed,) if isinstance(allowed, str) else allowed:
+        what, equals, number = text.partition("=")
+        try:
+            bound = float(number) if equals else HALF_BOUND
+        except ValueError:
+            bound = math.nan
+        if what != "fp16" or not 0 < bound < 1:
+            raise BadRequest(f'allow: got "{text}", want fp16 or fp16=BOUND with 0 < BOUND < 1')
+    return bound
 
 
 def _check_count(name: str, count: int | None, most: int) -> None:

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -37,11 +37,13 @@ from edge_agent.wire.messages import (
     Infer,
     Load,
     Models,
-    ModelState,
     Replan,
     Result,
-    TensorHead,
     Unload,
+)
+from edge_agent.wire.parts import (
+    ModelState,
+    TensorHead,
 )
 from tests.fake_agent import Asked, FakeAgent, doubles, state
 
@@ -356,6 +358,37 @@ def test_load_sends_an_absolute_path_and_checks_the_target(
         with pytest.raises(BadRequest, match='got "speed", want one of latency, throughput'):
             client.load("m.onnx", target="speed")
         assert len(agent.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("allow", "bound"),
+    [((), None), (["fp16"], 0.01), ("fp16", 0.01), (["fp16=0.05"], 0.05), (["fp16=1e-9"], 1e-9)],
+)
+def test_load_sends_where_samples_are_and_what_float16_may_be_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allow: Sequence[str], bound: float | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with (
+        FakeAgent(lambda asked: asked.answer(Models((state(),)))) as agent,
+        Client(agent.path) as client,
+    ):
+        client.load("m.onnx", samples="real", allow=allow)
+        client.load("m.onnx", allow=allow)
+        with_samples, without = (asked.message for asked in agent.asked)
+    assert isinstance(with_samples, Load)
+    assert isinstance(without, Load)
+    assert (with_samples.samples, without.samples) == (str(tmp_path / "real"), None)
+    assert (with_samples.half_bound, without.half_bound) == (bound, bound)
+
+
+@pytest.mark.parametrize("allow", ["fp8", "fp16=", "fp16=0", "fp16=1", "fp16=nan", "fp16=x"])
+def test_load_refuses_to_allow_what_is_unknown(allow: str) -> None:
+    with (
+        FakeAgent() as agent,
+        Client(agent.path) as client,
+        pytest.raises(BadRequest, match=f'allow: got "{allow}", want fp16 or fp16=BOUND'),
+    ):
+        client.load("m.onnx", allow=["fp16", allow])
 
 
 def says(shown: ModelState) -> Callable[[Asked], None]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edge_agent import __version__
-from edge_agent.cli import infer, inspect, models, serve, split
+from edge_agent.cli import doctor, infer, inspect, models, serve, split
 from edge_agent.errors import EdgeAgentError, StorageError, UsageError
 
 EXIT_CODES = """\
@@ -32,7 +32,7 @@ def parser() -> argparse.ArgumentParser:
     shared.add_argument("--socket", metavar="PATH", help="local socket of the agent")
     shared.add_argument("--config", metavar="FILE", help="settings file (TOML)")
     shared.add_argument("--json", action="store_true", help="print JSON")
-    for part in (serve, models, infer, split, inspect):
+    for part in (serve, models, infer, split, inspect, doctor):
         part.add_commands(commands, shared)
     return top
 

@@ -15,13 +15,20 @@ from edge_agent.cli.output import (
     settings_of,
     size_text,
 )
-from edge_agent.client import POLL_S, Client
+from edge_agent.client import HALF_BOUND, POLL_S, Client
 from edge_agent.errors import BadRequest, EdgeAgentError, ModelQuarantined, UsageError
 from edge_agent.planning.explain import render
 from edge_agent.planning.flips import flips, render_flips
 from edge_agent.plans import ExecutionPlan, Target
 from edge_agent.tensors import Shape, TensorSpec
-from edge_agent.wire.messages import MAX_SUBGRAPHS, MAX_THREADS, ModelState, Shapes
+from edge_agent.wire.messages import (
+    MAX_SUBGRAPHS,
+    MAX_THREADS,
+)
+from edge_agent.wire.parts import (
+    ModelState,
+    Shapes,
+)
 
 
 def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
@@ -43,6 +50,28 @@ def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
         type=int,
         metavar="N",
         help="divide the model into N, whether it pays or not (default: as it pays)",
+    )
+    load.add_argument(
+        "--pin",
+        action="append",
+        default=[],
+        metavar="PATTERN=UNIT",
+        help="run the nodes of these names (* ? […]) on a unit, whether it pays or not; may be "
+        "given several times",
+    )
+    load.add_argument(
+        "--samples",
+        metavar="DIR",
+        help="real inputs to compare and time with: *.npz files with arrays by input name, or ONNX "
+        "test data",
+    )
+    load.add_argument(
+        "--allow",
+        action="append",
+        default=[],
+        metavar="fp16[=BOUND]",
+        help="let units compute in float16 where the outputs stay within this share of their range "
+        f"(default {HALF_BOUND:g})",
     )
     load.add_argument("--wait", action="store_true", help="wait until the plan serves")
     load.set_defaults(run=run_load)
@@ -97,6 +126,22 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, Shape]:
     return shapes
 
 
+def parse_pins(texts: Sequence[str]) -> dict[str, str]:
+    """`PATTERN=UNIT` options as units by pattern.
+
+    Raises:
+        UsageError: it is written differently, or one pattern has two units.
+    """
+    pins: dict[str, str] = {}
+    for text in texts:
+        pattern, _, unit = text.rpartition("=")
+        if not pattern or not unit:
+            raise UsageError(f"--pin {text}: want PATTERN=UNIT, e.g. '/layer4/*=npu'")
+        if pins.setdefault(pattern, unit) != unit:
+            raise UsageError(f"--pin {text}: {pattern} is pinned to {pins[pattern]} too")
+    return pins
+
+
 def _client(options: argparse.Namespace) -> Client:
     return Client(settings_of(options).socket)
 
@@ -140,6 +185,9 @@ def run_load(options: argparse.Namespace) -> int:
             threads=options.threads,
             shapes=parse_shapes(options.shape),
             subgraphs=options.subgraphs,
+            pins=parse_pins(options.pin),
+            samples=options.samples,
+            allow=options.allow,
         )
         return _tell(_await_plan(client, state.name) if options.wait else state, options)
 
@@ -259,14 +307,21 @@ def run_devices(options: argparse.Namespace) -> int:
     print(f"cores {cores}; {size_text(device.memory_bytes)} of memory")
     print(f"ONNX Runtime {device.runtime_version} ({device.runtime_build})")
     print_table(
-        ("unit", "kind", "provider", "version", "cores", "layouts"),
+        ("unit", "kind", "provider", "version", "cores", "memory cap", "layouts", "keeps"),
         [
-            (u.id, u.kind, u.provider, u.provider_version, str(u.cores), ", ".join(u.layouts))
+            (
+                *(u.id, u.kind, u.provider, u.provider_version, str(u.cores)),
+                *(size_text(u.memory_bytes or None), ", ".join(u.layouts), u.keeps),
+            )
             for u in device.units
         ],
     )
+    for unit in device.units:
+        if unit.keeps_nothing_because:
+            print(f"{unit.id} keeps nothing of what it compiles: {unit.keeps_nothing_because}")
     for refused in device.refused:
-        print(f"refused {refused.provider}: {refused.reason}; {refused.remedy}")
+        name = "" if refused.unit is None else f"{refused.unit}, "
+        print(f"refused {name}{refused.provider}: {refused.reason}; {refused.remedy}")
     return 0
 
 

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = frozenset(
     {"serve", "load", "unload", "models", "status", "devices", "replan", "plan", "infer"}
-    | {"split", "inspect"}
+    | {"split", "inspect", "doctor"}
 )
 TOP_FOLDERS = ("edge_agent/", "tools/", "tests/", "device_profiles/", ".ci/")
 FOREIGN = re.compile(r"^\s*\$?\s*(python3? -m |pip |git |docker |sudo |ssh |pytest)", re.MULTILINE)

@@ -32,7 +32,7 @@ from tests.system.made_models import convolving
 
 COMMANDS = (
     *("serve", "load", "unload", "models", "status", "devices", "replan", "plan", "infer"),
-    *("split", "inspect"),
+    *("split", "inspect", "doctor"),
 )
 
 
@@ -108,6 +108,11 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
         (["load", "m.onnx", "--shape", "=1x3"], "--shape =1x3: want"),
         (["load", "m.onnx", "--subgraphs", "0"], "--subgraphs: got 0, want 1 to 4096"),
         (["load", "m.onnx", "--subgraphs", "9999"], "--subgraphs: got 9999, want 1 to 4096"),
+        (["load", "m.onnx", "--allow", "fp8"], 'allow: got "fp8", want fp16 or fp16=BOUND'),
+        (["load", "m.onnx", "--allow", "fp16="], 'allow: got "fp16=", want fp16'),
+        (["load", "m.onnx", "--allow", "fp16=1"], 'allow: got "fp16=1", want fp16'),
+        (["load", "m.onnx", "--allow", "fp16=nan"], 'allow: got "fp16=nan", want fp16'),
+        (["load", "m.onnx", "--allow", "fp16=-0.1"], 'allow: got "fp16=-0.1", want fp16'),
         (["infer", "m", "--deadline", "-1"], "--deadline: got -1, want 0 to 1e+06"),
         (["infer", "m", "--deadline", "nan"], "--deadline: got nan, want 0 to 1e+06"),
         (["infer", "m", "--deadline", "inf"], "--deadline: got inf, want 0 to 1e+06"),

@@ -11,7 +11,15 @@ import pytest
 
 from edge_agent.cli.main import main
 from edge_agent.cli.output import ProgressLine, print_table, size_text
-from edge_agent.devices import ComputeUnit, Device, Layout, RefusedUnit, UnitId, UnitKind
+from edge_agent.devices import (
+    ComputeUnit,
+    Device,
+    Keeping,
+    Layout,
+    RefusedUnit,
+    UnitId,
+    UnitKind,
+)
 from edge_agent.errors import BadRequest
 from edge_agent.plans import ExecutionPlan, Target
 from edge_agent.profiles import RatioInterval
@@ -31,10 +39,10 @@ from edge_agent.wire.messages import (
     Plan,
     PlanInMaking,
     Replan,
-    SpecialisedState,
     Status,
     Unload,
 )
+from edge_agent.wire.parts import SpecialisedState
 from tests.fake_agent import Asked, FakeAgent, doubles, state
 
 PLAN = ExecutionPlan(
@@ -67,9 +75,25 @@ DEVICE = Device(
             provider_version="1.32.0",
             layouts=(Layout.NCHW, Layout.BLOCKED),
             cores=2,
+            memory_bytes=1 << 30,
+            keeps=Keeping.GRAPH,
+        ),
+        ComputeUnit(
+            id=UnitId("npu0"),
+            kind=UnitKind.NPU,
+            provider="NpuExecutionProvider",
+            provider_version="2.0",
+            layouts=(Layout.NATIVE,),
+            cores=0,
+            keeps_nothing_because="it wrote no context",
         ),
     ),
-    refused=(RefusedUnit(provider="CUDA", reason="no driver", remedy="install one"),),
+    refused=(
+        RefusedUnit(
+            provider="WebGPU", reason="switched off", remedy="switch it on", unit=UnitId("webgpu")
+        ),
+        RefusedUnit(provider="CUDA", reason="no driver", remedy="install one"),
+    ),
 )
 
 
@@ -180,8 +204,16 @@ def test_devices_show_units_and_why_others_were_refused(
         out, _ = shown(capsys, agent, "devices")
         assert json.loads(shown(capsys, agent, "devices", "--json")[0])["hostname"] == "board"
     assert "cores 0, 1; 4.0 GiB of memory" in out
-    assert "cpu   CPU   CPUExecutionProvider  1.32.0   2      NCHW, blocked" in out
-    assert out.splitlines()[-1] == "refused CUDA: no driver; install one"
+    units = [line.split("  ") for line in out.splitlines() if "ExecutionProvider" in line]
+    cpu, npu = ([cell.strip() for cell in unit if cell] for unit in units)
+    assert cpu[:4] == ["cpu", "CPU", "CPUExecutionProvider", "1.32.0"]
+    assert cpu[4:] == ["2", "1.0 GiB", "NCHW, blocked", "optimised graph"]
+    assert npu == ["npu0", "NPU", "NpuExecutionProvider", "2.0", "0", "-", "native", "nothing"]
+    assert "npu0 keeps nothing of what it compiles: it wrote no context\n" in out
+    assert out.splitlines()[-2:] == [
+        "refused webgpu, WebGPU: switched off; switch it on",
+        "refused CUDA: no driver; install one",
+    ]
 
 
 def test_a_plan_is_shown_in_short_explained_and_as_json(
