@@ -13,13 +13,17 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TextIO
 
+import msgspec
 import numpy as np
 
 import edge_agent
 from bench import plan
 from edge_agent import clock
+from edge_agent.devices import ProviderUse
+from edge_agent.engine.session import OptimisationLevel, Session
 from models.inputs import Arrays
 
 Run = Callable[[], object]
@@ -36,7 +40,8 @@ class SideSpec:
     """What one side runs; `inputs` is a file as numpy.savez writes it."""
 
     kind: str
-    """plain: onnxruntime in this process; served: Client; plan: see bench.plan."""
+    """plain: onnxruntime in this process; unit: the same on another provider, with what it refuses
+    on the processor; served: Client; plan: see bench.plan."""
     inputs: str
     path: str = ""
     """The model file (plain)."""
@@ -44,13 +49,15 @@ class SideSpec:
     """Optimisation of plain ONNX Runtime: default, extended or all."""
     threads: int | None = None
     """Threads of plain ONNX Runtime; None: its own default."""
+    use: str = ""
+    """A `ProviderUse` as JSON (unit)."""
     socket: str = ""
     model: str = ""
 
     @property
     def can_be_stopped(self) -> bool:
         """Whether all that runs for this side is its process: it may be stopped meanwhile."""
-        return self.kind == "plain" or (self.kind == "plan" and plan.RUNS_IN_THIS_PROCESS)
+        return self.kind in ("plain", "unit") or (self.kind == "plan" and plan.RUNS_IN_THIS_PROCESS)
 
     def to_json(self) -> str:
         """The argument of `python -m bench.child`."""
@@ -62,13 +69,15 @@ def open_run(spec: SideSpec, inputs: Arrays) -> Run:
     match spec.kind:
         case "plain":
             return _plain(spec, inputs)
+        case "unit":
+            return _unit(spec, inputs)
         case "served":
             client = edge_agent.Client(spec.socket)
             return lambda: client.infer(spec.model, inputs)
         case "plan":
             return plan.plan_runner(spec.socket, spec.model, inputs)
         case other:
-            raise ValueError(f"kind: got {other!r}, want plain, served or plan")
+            raise ValueError(f"kind: got {other!r}, want plain, unit, served or plan")
 
 
 def _plain(spec: SideSpec, inputs: Arrays) -> Run:
@@ -87,6 +96,17 @@ def _plain(spec: SideSpec, inputs: Arrays) -> Run:
         options.intra_op_num_threads = spec.threads
     session = ort.InferenceSession(spec.path, options, providers=["CPUExecutionProvider"])
     return lambda: session.run(None, inputs)
+
+
+def _unit(spec: SideSpec, inputs: Arrays) -> Run:
+    session = Session.open(
+        Path(spec.path),
+        threads=spec.threads or 1,
+        level=OptimisationLevel.ALL,
+        use=msgspec.json.decode(spec.use, type=ProviderUse),
+        is_whole=False,
+    )
+    return lambda: session.run(inputs, session.output_names)
 
 
 class Stopwatch:

@@ -16,12 +16,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypedDict
 
+from edge_agent.engine.runtime import installed_builds
 from edge_agent.profiles import RatioInterval
 from edge_agent.profiling.ratio import Run, compare, compare_with_control, is_no_worse
 from models.catalogue import NAMES
 from models.fetch import default_cache, fetch
 
-PACKAGES = ("edge-agent", "onnxruntime", "onnx", "numpy", "pyzmq", "msgspec")
+PACKAGES = ("edge-agent", "onnx", "numpy", "pyzmq", "msgspec")
 
 
 Row = dict[str, object]
@@ -115,6 +116,7 @@ def environment() -> dict[str, object]:
         "cores": sorted(os.sched_getaffinity(0)),
         "kernel": platform.release(),
         "python": platform.python_version(),
+        **dict(installed_builds()),
         **{package: metadata.version(package) for package in PACKAGES},
     }
 
