@@ -74,7 +74,7 @@ class Budgets:
     profile_s: float = 10.0
     """Measuring the parts of the model, for each unit that takes some of it."""
     verify_s: float = 8.0
-    """Comparing the best plans with plain ONNX Runtime."""
+    """Comparing the best plans with plain ONNX Runtime, for each unit in them."""
     unit_s: float = 180.0
     """How long the provider of a unit may say nothing, which may be compiling, before the unit is
     left out of the plan."""

@@ -10,7 +10,7 @@ that chose it do not judge it. Undecided or equal means plain ONNX Runtime.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
@@ -33,6 +33,8 @@ from edge_agent.profiling.ratio import (
 )
 from edge_agent.subgraphs import ModelSummary
 
+MEASURED = 5
+"""So many candidates are measured at most."""
 _CHECKING_SHARE = 0.4
 _HALVING_SHARE = 0.3
 _HALVING_PAIRS = 24
@@ -40,6 +42,10 @@ _LEAST_HALVING_PAIRS = 3
 _FINAL_PAIRS = 12
 _EFFECT_SHARE = 0.2
 _LEAST_FINAL_SHARE = 0.3
+_PROMISING = 1.05
+"""A gain like that is worth more time if it drowns in the noise,"""
+_LONGER = 3.0
+"""so many times as long."""
 _REPEATS = 3
 # Predictions that far off are rare enough, and a smaller gain than that cannot be told from noise.
 _CLEARLY_SLOWER = 1.3
@@ -109,7 +115,7 @@ def verify(
     *,
     budget_s: float,
     rng: random.Random,
-    most_measured: int = 5,
+    most_measured: int = MEASURED,
     clock_s: Run = precise_s,
 ) -> Verification:
     """Choose among `candidates` (best predicted first) by measurement, within about `budget_s`.
@@ -117,9 +123,10 @@ def verify(
     At most `most_measured` (at least 1) are measured: the best by prediction, the best undivided
     one always among them, and the best undivided one of another unit than the processor if it is
     predicted to be nearly as good; a division only if it is predicted to beat the best undivided
-    one by 1 %. Others take the place of those that give wrong answers, cannot be run or fail, as
-    far as the time for checks reaches. A candidate is chosen only if it is better than plain ONNX
-    Runtime beyond the noise of the measurement; every other one has a rejection.
+    one by 1 %. One that seems 5 % better and is not beyond the noise is measured anew, up to three
+    times as long. Others take the place of those that give wrong answers, cannot be run or fail,
+    as far as the time for checks reaches. A candidate is chosen only if it is better than plain
+    ONNX Runtime beyond the noise of the measurement; every other one has a rejection.
 
     Raises:
         EdgeAgentError: plain ONNX Runtime does not run the model either.
@@ -135,7 +142,11 @@ def verify(
         if best is None:
             return trial.unmeasured("no candidate could be run")
         try:
-            ratio, control = trial.judged(best, runs[best], plain)
+            ratio, control = trial.judged(best, runs[best], plain, trial.left_s())
+            if ratio.median > _PROMISING and not is_better(ratio, control):
+                # It would be given up for want of samples: these are new ones, and more.
+                longer_s = _LONGER * trial.left_s()
+                ratio, control = trial.judged(best, runs[best], plain, longer_s)
         except RunFailed:
             if best not in trial.failed:
                 raise
@@ -232,7 +243,8 @@ class _Trial:
             unchecked = [plan for plan in kept if plan not in right]
             if not unchecked:
                 break
-            plan = unchecked[0]
+            # A division opens more, which may take long on other units; it goes after what is sure.
+            plan = min(unchecked, key=lambda p: (_uses(p, doubted), len(p.subgraphs) > 1))
             if (right or checked >= most) and self.elapsed_s() > _CHECKING_SHARE * self.budget_s:
                 for late in unchecked:
                     detail = f"the {self.budget_s:.3g} s to verify were used up"
@@ -245,7 +257,7 @@ class _Trial:
                 continue
             left.remove(plan)
             doubted |= _suspects(plan)
-            left.sort(key=lambda p: any(s.configuration in doubted for s in p.subgraphs))
+            left.sort(key=lambda p: _uses(p, doubted))
         self.rejections += rejections
         return [plan for plan in candidates if plan in right]
 
@@ -329,10 +341,16 @@ class _Trial:
                 break
         return took_s
 
+    def left_s(self) -> float:
+        """How long the last one may be measured."""
+        return max(self.budget_s - self.elapsed_s(), _LEAST_FINAL_SHARE * self.budget_s)
+
     def judged(
-        self, plan: CandidatePlan, run: Run, plain: Run
+        self, plan: CandidatePlan, run: Run, plain: Run, budget_s: float
     ) -> tuple[RatioInterval, RatioInterval]:
         """(plain over plan, plain over itself), from samples of their own."""
+        for samples in (self.rounds_s, self.parts_s, self.plain_s):
+            samples.clear()
 
         def watched_plan() -> float:
             try:
@@ -355,7 +373,7 @@ class _Trial:
             rng=self.rng,
             min_pairs=_FINAL_PAIRS,
             effect_share=_EFFECT_SHARE,
-            budget_s=max(self.budget_s - self.elapsed_s(), _LEAST_FINAL_SHARE * self.budget_s),
+            budget_s=budget_s,
             clock_s=self.clock_s,
             grant=self.bench.grant,
             quiet=self.bench.quiet,
@@ -421,6 +439,7 @@ def shortlist(
         wanted += [p for p in islice(elsewhere, 1) if _per_request_s(p) <= limit_s]
     wanted = list(dict.fromkeys(wanted))[:most]
     kept: list[CandidatePlan] = []
+    alike: set[tuple[Configuration, ...]] = set()
     rejections: list[Rejection] = []
     for plan in candidates:
         missing = sum(1 for p in wanted if p not in kept)
@@ -429,13 +448,29 @@ def shortlist(
             kept.append(plan)
         elif doubt is not None:
             rejections.append(doubt)
+        elif _form(plan) in alike:
+            detail = "a better division with other cuts runs in the same configurations"
+            rejections.append(
+                Rejection(candidate=str(plan), reason=NOT_WORTH_MEASURING, detail=detail)
+            )
         elif len(kept) < most - missing:
             kept.append(plan)
+            if any(c.unit != HOST_UNIT for c in _form(plan)):
+                # Opening its parts may take long, and others like it would be measured alike.
+                alike.add(_form(plan))
         else:
             detail = f"only the {most} best predictions are measured, its was "
             detail += f"{_per_request_s(plan) * 1e3:.3g} ms"
             rejections.append(Rejection(candidate=str(plan), reason="slower", detail=detail))
     return kept, rejections
+
+
+def _form(plan: CandidatePlan) -> tuple[Configuration, ...]:
+    return tuple(s.configuration for s in plan.subgraphs)
+
+
+def _uses(plan: CandidatePlan, doubted: Set[Configuration]) -> bool:
+    return not doubted.isdisjoint(_form(plan))
 
 
 def _suspects(plan: CandidatePlan) -> set[Configuration]:

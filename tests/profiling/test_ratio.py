@@ -176,9 +176,11 @@ def test_no_worse_allows_the_spread_of_the_control() -> None:
     assert not is_no_worse(interval(1.1, 1.2, pairs=5))
 
 
-def test_better_must_exceed_the_spread_of_the_control() -> None:
+def test_better_must_exceed_what_the_control_is_off_by() -> None:
     assert is_better(interval(1.01, 1.03))
     assert not is_better(interval(1.0, 1.03))
-    assert not is_better(interval(1.01, 1.03), interval(0.98, 1.01))
-    assert is_better(interval(1.03, 1.05), interval(0.98, 1.01))
+    for off in (interval(0.95, 1.01), interval(0.99, 1.05)):
+        assert not is_better(interval(1.01, 1.03), off)
+        assert is_better(interval(1.021, 1.05), off)
+    assert is_better(interval(1.01, 1.03), interval(0.8, 1.2))  # wide, and not off
     assert not is_better(interval(1.1, 1.2, pairs=5))
