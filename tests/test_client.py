@@ -17,6 +17,7 @@ import pytest
 
 from edge_agent import clock
 from edge_agent.client import Client
+from edge_agent.devices import UnitId
 from edge_agent.errors import (
     AgentUnavailable,
     BadRequest,
@@ -28,7 +29,7 @@ from edge_agent.errors import (
     RunFailed,
     UnknownModel,
 )
-from edge_agent.plans import Target
+from edge_agent.plans import Pin, Target
 from edge_agent.tensors import ElementType
 from edge_agent.wire.frames import pack_prefix
 from edge_agent.wire.messages import (
@@ -42,6 +43,7 @@ from edge_agent.wire.messages import (
     Unload,
 )
 from edge_agent.wire.parts import (
+    MAX_PINS,
     ModelState,
     TensorHead,
 )
@@ -389,6 +391,47 @@ def test_load_refuses_to_allow_what_is_unknown(allow: str) -> None:
         pytest.raises(BadRequest, match=f'allow: got "{allow}", want fp16 or fp16=BOUND'),
     ):
         client.load("m.onnx", allow=["fp16", allow])
+
+
+def test_load_sends_the_pins_in_their_order() -> None:
+    with FakeAgent(says(state())) as agent, Client(agent.path) as client:
+        client.load("m.onnx", pins={"/b/*": "npu0", "a": "cpu"})
+        client.load("m.onnx", pins={})
+        client.load("m.onnx")
+        sent = [asked.message for asked in agent.asked]
+    assert all(isinstance(message, Load) for message in sent)
+    assert [message.pins for message in sent if isinstance(message, Load)] == [
+        (Pin(pattern="/b/*", unit=UnitId("npu0")), Pin(pattern="a", unit=UnitId("cpu"))),
+        (),
+        (),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pins", "says"),
+    [
+        ({"": "gpu0"}, 'pins: got "" on "gpu0", want a pattern and a unit'),
+        ({"a": ""}, 'pins: got "a" on "", want a pattern and a unit'),
+        ({f"n{i}": "gpu0" for i in range(MAX_PINS + 1)}, "pins: got 257, want at most 256"),
+    ],
+)
+def test_pins_that_can_mean_nothing_are_not_sent(pins: dict[str, str], says: str) -> None:
+    with (
+        FakeAgent(lambda asked: asked.answer(Models((state(),)))) as agent,
+        Client(agent.path) as client,
+    ):
+        with pytest.raises(BadRequest) as told:
+            client.load("m.onnx", pins=pins)
+        assert str(told.value) == says
+        assert agent.asked == []
+
+
+def test_as_many_pins_as_a_message_takes_are_sent() -> None:
+    with FakeAgent(says(state())) as agent, Client(agent.path) as client:
+        client.load("m.onnx", pins={f"n{i}": "gpu0" for i in range(MAX_PINS)})
+        (asked,) = agent.asked
+        assert isinstance(asked.message, Load)
+        assert len(asked.message.pins) == MAX_PINS
 
 
 def says(shown: ModelState) -> Callable[[Asked], None]:

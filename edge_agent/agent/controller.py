@@ -372,6 +372,7 @@ class Controller:
         try:
             self._stores.pool.sweep()
             self._stores.models.sweep()
+            self._stores.samples.sweep()
         except StorageError as error:
             log.warning("could not remove what a builder left: %s", error)
 

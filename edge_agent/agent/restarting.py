@@ -112,14 +112,17 @@ class Restarts:
         left out of the plan from now on."""
         used = sorted({file.unit for file in loaded.serve.files if file.use is not None})
         refuse_all(loaded, _DIED_AGAIN)
-        if used:
-            log.warning("%s is planned without %s", loaded.record.name, ", ".join(used))
-            loaded.banned += tuple(Banned(unit, _DIED_AGAIN) for unit in used)
-        if any(file.use is not None for file in loaded.serve.files):
-            try:
-                self._fall_back(loaded)
-            except EdgeAgentError as error:
-                log.warning("model %s: %s", loaded.record.name, error)
+        if not used:
+            return
+        log.warning("%s is planned without %s", loaded.record.name, ", ".join(used))
+        loaded.banned += tuple(Banned(unit, _DIED_AGAIN) for unit in used)
+        if all(file.use is None for file in loaded.serve.files):
+            self._plan_again(loaded, "units beside the processor were not usable")
+            return
+        try:
+            self._fall_back(loaded)
+        except EdgeAgentError as error:
+            log.warning("model %s: %s", loaded.record.name, error)
 
     def _fall_back(self, loaded: Loaded) -> None:
         path = str(self._stores.model_path(loaded.record.model))
@@ -133,8 +136,12 @@ class Restarts:
         )
         loaded.hold(self._stores.hold(loaded.serve.files))
         loaded.plan = None
+        self._plan_again(loaded, "its compiled files were not usable")
+
+    def _plan_again(self, loaded: Loaded, because: str) -> None:
+        """Have a plan made, unless one is in the making."""
         if loaded.planning.state in ("done", "failed"):
-            loaded.planning = Planning("waiting", 0.0, "its compiled files were not usable")
+            loaded.planning = Planning("waiting", 0.0, because)
             self._host.start_build(loaded, is_fresh=False)
 
     def _remember_quarantine(self, loaded: Loaded) -> None:

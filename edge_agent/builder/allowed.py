@@ -91,6 +91,7 @@ def allow(
             found.placements.append(placement)
             by_itself = _refused_segments(summary, placement)
             is_partial = bool(by_itself) and placement.taken > 0 and not any(pinned)
+            is_partial = is_partial and not _beyond_memory(summary, unit, set())
             refused |= by_itself | _beyond_memory(summary, unit, refused | by_itself)
             if is_partial:
                 found.configurations += _falling_back(unit, target, cores)
@@ -111,7 +112,7 @@ def _placed(unit: ComputeUnit, look: Look, found: Allowed, *, is_fixed: bool) ->
     if not (is_fixed or unit.takes_open_dimensions):
         reason = (
             "it takes fixed dimensions alone: shapes that are asked often get subgraphs of their "
-            "own, which it may run"
+            "own, which it may run; to pin nodes there, fix the dimensions in the model"
         )
     else:
         try:
@@ -124,9 +125,10 @@ def _placed(unit: ComputeUnit, look: Look, found: Allowed, *, is_fixed: bool) ->
 
 def _falling_back(unit: ComputeUnit, target: Target, cores: int) -> Iterator[Configuration]:
     """The unit with the processor for what it refuses, as ONNX Runtime would run it."""
+    most = min(cores, unit.cores) if unit.cores else cores
     for configuration in configurations(unit, target, cores):
-        if configuration.threads in (0, cores):
-            yield replace(configuration, threads=cores, falls_back=True, instances=1)
+        if configuration.threads in (0, most):
+            yield replace(configuration, threads=most, falls_back=True)
 
 
 def _refused_segments(summary: ModelSummary, placement: Placement) -> set[int]:

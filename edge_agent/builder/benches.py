@@ -346,13 +346,16 @@ class WholeBench:
         """See `PlanBench.check`: every subgraph and the whole, on every sample."""
         if not self._references:
             session = self._subject.open_reference()
-            self._references = [
-                session.run(sample, session.output_names) for sample in self._subject.samples
-            ]
+            references = []
+            for sample in self._subject.samples:
+                self.grant()
+                references.append(session.run(sample, session.output_names))
+            self._references = references
         with self._slices.trying(_units(plan)):
             sessions = self._open(plan)
             chain = self._chain(sessions)
             for sample, reference in zip(self._subject.samples, self._references, strict=True):
+                self.grant()
                 wrong = self._check_parts(plan, sessions, sample)
                 if wrong is None:
                     outputs = chain.run(sample, list(reference))

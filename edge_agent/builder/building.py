@@ -40,7 +40,7 @@ from edge_agent.profiling.keep import (
     encode_verification,
 )
 from edge_agent.profiling.profiler import profile
-from edge_agent.profiling.verify import Verification, explained, verify
+from edge_agent.profiling.verify import MEASURED, Verification, explained, shortlist, verify
 from edge_agent.store.models import ModelStore
 from edge_agent.store.pool import POOL_FOLDER, Pool
 from edge_agent.store.records import ProfileKey, ProfileStore
@@ -130,6 +130,8 @@ class Building:
                 plan, chosen = self._unprofiled(summary), None
                 is_used = not is_fixed
             else:
+                # What was measured before is not measured again, and then nothing else feeds it.
+                workshop.feed(samples.arrays[0])
                 subject = Subject(
                     workshop=workshop,
                     samples=samples.arrays,
@@ -162,7 +164,9 @@ class Building:
 
     def _samples(self, session: Session) -> Samples | None:
         """What the user gave first, then what is made up for the same shapes."""
-        given, shapes = fitting(session, self._given(), dict(self._message.shapes), SAMPLE_RUN_S)
+        wanted = dict(self._message.shapes)
+        grant = self._slices.grant
+        given, shapes = fitting(session, self._given(), wanted, SAMPLE_RUN_S, grant)
         made_up = find_samples(session, shapes, self._max_sample_bytes)
         if not given:
             return made_up
@@ -294,11 +298,13 @@ class Building:
         slices = self._slices
         slices.first_fraction, slices.last_fraction = 0.6, 0.95
         slices.progress(0.0, "comparing the best plans with plain ONNX Runtime")
+        measured, _ = shortlist(candidates, MEASURED)
+        units = {HOST_UNIT, *(s.configuration.unit for p in measured for s in p.subgraphs)}
         bench = WholeBench(subject, slices, self._plain_callers(subject.cores))
         verification = verify(
             candidates,
             bench,
-            budget_s=self._budgets.verify_s,
+            budget_s=self._budgets.verify_s * len(units),
             rng=random.Random(0),
             clock_s=slices.working_s,
         )
@@ -370,7 +376,7 @@ class Building:
         kept = None if message.is_fresh else self._profiles.get(key)
         if kept is not None:
             try:
-                return decode_profile(kept)
+                return self._without_banned(decode_profile(kept))
             except StorageError as error:
                 log.warning("%s", error)
         slices.first_fraction, slices.last_fraction = 0.02, 0.05
@@ -400,14 +406,18 @@ class Building:
             wanted=[pin.unit for pin in message.pins if pin.unit != HOST_UNIT],
             clock_s=slices.working_s,
         )
-        banned = [
-            Rejection(candidate=b.unit, reason="failed", detail=b.reason)
-            for b in message.banned
-            if not b.is_keeping
-        ]
-        made = replace(made, rejections=(*banned, *found.rejections, *made.rejections))
+        made = replace(made, rejections=(*found.rejections, *made.rejections))
         self._profiles.put(key, encode_profile(made))
-        return made
+        return self._without_banned(made)
+
+    def _without_banned(self, profiled: LatencyProfile) -> LatencyProfile:
+        """The profile with the reasons why units are banned now."""
+        banned = (
+            Rejection(candidate=b.unit, reason="failed", detail=b.reason)
+            for b in self._message.banned
+            if not b.is_keeping
+        )
+        return replace(profiled, rejections=(*banned, *profiled.rejections))
 
     def _unprofiled(self, summary: ModelSummary) -> ExecutionPlan:
         is_fixed = self._message.general is not None

@@ -96,7 +96,7 @@ class Compiler:
 
         Raises: RuntimeUnavailable, StorageError.
         """
-        described = (fingerprint(source), unit.provider_version, use, self._device_key)
+        described = (fingerprint(source), unit.provider_version, use, unit.keeps, self._device_key)
         description = msgspec.json.encode(described)
         key = hashlib.sha256(description).hexdigest()
         self._pool.note(self._model, key)

@@ -12,7 +12,7 @@ import struct
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,17 +130,19 @@ def read_samples(
             with bounded_memory(enough_for(limits.max_bytes_in_flight)):
                 arrays = reading.folder(path) if path.is_dir() else reading.archive(path)
         left_bytes -= reading.read_bytes
-        samples.append(GivenSample(name=path.name, arrays=arrays))
+        # What is no Unicode in a name could not be stored.
+        name = path.name.encode(errors="replace").decode()
+        samples.append(GivenSample(name=name, arrays=arrays))
     return tuple(samples)
 
 
 def _paths(folder: Path) -> list[Path]:
     try:
         found = sorted(folder.iterdir())
-    except OSError as error:
-        raise UsageError(
-            f"samples {folder}: cannot be read: {error.strerror}; want a folder"
-        ) from error
+    except (OSError, ValueError) as error:
+        # ValueError: a NUL in the name.
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise UsageError(f"samples {folder}: cannot be read: {reason}; want a folder") from error
     archives = [path for path in found if path.suffix == ".npz"]
     numbered = [(int(m[1]), p) for p in found if (m := _TEST_SET.fullmatch(p.name))]
     paths = [*archives, *(path for _, path in sorted(numbered))]
@@ -329,10 +331,12 @@ def fitting(
     given: Sequence[GivenSample],
     shapes: Mapping[TensorName, Shape],
     run_s: float,
+    grant: Callable[[], None] = lambda: None,
 ) -> tuple[tuple[Arrays, ...], dict[TensorName, Shape]]:
-    """Those of the samples that have the `shapes` in use, or if none are, the shapes of the first;
-    and all shapes that are in use then.
+    """The samples that have the `shapes` in use, and all shapes that are in use then: where some or
+    all are left open, they are those of the first sample that fits.
 
+    Each is run once, after `grant`, which may block until that is welcome.
     Raises: ModelRefused: the model does not run on one of them within `run_s` seconds.
     """
     fits = [s for s in given if shapes.items() <= _shapes(session, s).items()]
@@ -341,6 +345,7 @@ def fitting(
     in_use = _shapes(session, fits[0])
     chosen = [sample for sample in fits if _shapes(session, sample) == in_use]
     for sample in chosen:
+        grant()
         try:
             with cancelled_after(run_s) as cancel:
                 session.run(sample.arrays, session.output_names, cancel)

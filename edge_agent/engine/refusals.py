@@ -18,6 +18,7 @@ _OTHER_SOURCE: Final = re.compile(r"(?:Exception from| at) src/\S+:\d+(?=:)")
 _CONDITION: Final = re.compile(r"^.{1,300}? was false\. (?=\S)")
 """Of the source, before what it means."""
 _FULL_DISK: Final = ("No space left", "errno = 28", "Failed to write", "write failed")
+_NOT_WHOLE: Final = "fallback to CPU EP has been explicitly disabled"
 _THREADS: Final = ("affinit", "thread pool")
 
 
@@ -63,6 +64,11 @@ def _after_template(text: str) -> str:
     return text
 
 
+def is_not_whole(reason: str) -> bool:
+    """Whether ONNX Runtime refuses a model because a provider does not take all of it."""
+    return _NOT_WHOLE in reason
+
+
 @contextmanager
 def loading(path: Path) -> Iterator[None]:
     """Turn what ONNX Runtime raises while it loads or saves a model into our errors.
@@ -86,6 +92,8 @@ def loading(path: Path) -> Iterator[None]:
             raise RuntimeUnavailable(
                 f"{path.name}: memory ran out while loading; unload another model first"
             ) from error
+        if is_not_whole(reason):
+            raise ModelRefused(f"{path.name}: its provider does not take all nodes") from error
         raise ModelRefused(f"{path.name}: ONNX Runtime refuses it: {reason}") from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 import sys
@@ -21,14 +22,15 @@ from edge_agent.engine import remedies
 from edge_agent.engine.aside import opens_aside
 from edge_agent.engine.asking import Heard, Line, hear
 from edge_agent.engine.compiled_form import with_keeping
+from edge_agent.engine.listening import listening
 from edge_agent.engine.offers import Candidate, candidates, fault_of
 from edge_agent.engine.placing import create, recorded
 from edge_agent.engine.plugins import devices_of, register
 from edge_agent.engine.providers import REFUSALS, KnownProvider, known_provider
-from edge_agent.engine.refusals import reason_of
+from edge_agent.engine.refusals import is_not_whole, reason_of
 from edge_agent.engine.runtime import (
     CPU,
-    FATAL_ONLY,
+    ERRORS_ONLY,
     load_runtime,
     runtime_build,
     runtime_errors,
@@ -38,6 +40,8 @@ from edge_agent.engine.tiny import one_node_model, quantised_model
 from edge_agent.errors import RuntimeUnavailable
 
 _SIDE: Final = 16
+_LOGGED: Final = re.compile(r".*\[E:onnxruntime:[^]]*\] (?P<text>[^\x1b]*)")
+"""A line of ONNX Runtime's log that tells of an error."""
 _STEP: Final = 2.0
 """Of the quantised outputs."""
 _NEEDED_S: Final = 60.0
@@ -176,18 +180,34 @@ def _failure_of_probe(unit: ComputeUnit, layout: Layout) -> str:
         model = quantised_model(_SIDE, w.astype(np.uint8).tobytes(), _STEP)
         feeds, tolerance = {"x": x}, _STEP
     options = load_runtime().SessionOptions()
-    options.log_severity_level = FATAL_ONLY
+    options.log_severity_level = ERRORS_ONLY
     options.intra_op_num_threads = 1
     use = unit.use(layout, 1)
-    try:
-        session = create(model, options, use)
-        (y,) = session.run(["y"], feeds)
-    except runtime_errors() as error:
-        return f"the probe model failed: {reason_of(error)}"
+    failure: Exception | None = None
+    with listening() as heard:
+        try:
+            session = create(model, options, use)
+            (y,) = session.run(["y"], feeds)
+        except runtime_errors() as error:
+            failure = error
+    if failure is not None:
+        return f"the probe model failed: {_reason_with(failure, heard.text)}"
     if np.abs(y - x @ w).max() > tolerance:
         return "the probe model gave a wrong matrix product"
     elsewhere = set(recorded(session)) - {use.provider}
     return f"the probe model ran on {', '.join(sorted(elsewhere))} instead" if elsewhere else ""
+
+
+def _reason_with(failure: Exception, said: str) -> str:
+    """Why a provider failed; where it was only left out, what it `said` when it was loaded."""
+    reason = reason_of(failure)
+    if not is_not_whole(reason):
+        return reason
+    found = (_LOGGED.match(line) for line in said.splitlines())
+    errors = (line["text"] for line in found if line and not is_not_whole(line["text"]))
+    first = next(errors, None)
+    because = "it does not say why" if first is None else reason_of(RuntimeError(first))
+    return f"the provider left it to the processor: {because}"
 
 
 def describe_device(

@@ -106,7 +106,7 @@ def _choose(
     """The positions to divide at, ascending."""
     held = held_together(graph)
     legal = [p for p in found if p.blocked_because is None]
-    candidates = [p for p in legal if not held[p.position] or p.position in apart]
+    candidates = [p for p in legal if not held[p.position]]
     known = max((p.known_bytes for p in found), default=0)
     price = {p.position: p.known_bytes + p.unknown * max(known, _UNKNOWN_BYTES) for p in candidates}
     work = (1 + c.operations + c.activation_bytes + c.weight_bytes for c in costs)

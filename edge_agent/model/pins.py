@@ -24,7 +24,7 @@ def pinned_units(graph: ModelGraph, pins: Sequence[Pin]) -> tuple[UnitId | None,
     names = [_name(graph, position) for position in range(len(graph.nodes))]
     pinned: list[UnitId | None] = [None] * len(names)
     for pin in pins:
-        positions = [at for at, name in enumerate(names) if fnmatchcase(name, pin.pattern)]
+        positions = [at for at, name in enumerate(names) if _is_meant(name, pin.pattern)]
         if not positions:
             close = difflib.get_close_matches(pin.pattern, names, n=_MOST_HINTS, cutoff=0.4)
             hint = f"; nodes are called {', '.join(close or names[:_MOST_HINTS])}" if names else ""
@@ -43,6 +43,10 @@ def pinned_units(graph: ModelGraph, pins: Sequence[Pin]) -> tuple[UnitId | None,
 def parted(pinned: Sequence[UnitId | None]) -> tuple[int, ...]:
     """The positions between nodes that are pinned differently."""
     return tuple(at for at, (a, b) in enumerate(pairwise(pinned), 1) if a != b)
+
+
+def _is_meant(name: str, pattern: str) -> bool:
+    return name == pattern or fnmatchcase(name, pattern)  # names may hold brackets
 
 
 def _name(graph: ModelGraph, position: int) -> str:

@@ -166,8 +166,9 @@ class _Opening:
         self._is_background = is_background
         self._inputs: tuple[TensorSpec, ...] = ()
         self._outputs: tuple[TensorSpec, ...] = ()
-        self._turns: dict[str, AbstractContextManager[object]] = {}
-        """By resource: shared by all chains, whose runs would come on top of each other."""
+        self._turns: dict[tuple[str, int], AbstractContextManager[object]] = {}
+        """By resource and how many may run there at once: shared by all chains that were planned
+        so, whose runs would come on top of each other."""
 
     def opened(self, ahead: Session | None) -> Opened:
         """All of it."""
@@ -214,9 +215,10 @@ class _Opening:
     def _turn(self, file: SubgraphFile) -> AbstractContextManager[object]:
         if file.at_once is None or file.at_once >= self._deployment.most_instances:
             return nullcontext()
-        if file.resource not in self._turns:
-            self._turns[file.resource] = threading.Semaphore(file.at_once)
-        return self._turns[file.resource]
+        key = (file.resource, file.at_once)
+        if key not in self._turns:
+            self._turns[key] = threading.Semaphore(file.at_once)
+        return self._turns[key]
 
     def _add_specialised(self, opened: Opened, general: ChainRunner) -> None:
         """Have what serves single sets of shapes opened, warmed up, and picked where they come."""

@@ -327,6 +327,14 @@ def test_a_model_with_sequences_has_no_samples(tmp_path: Path) -> None:
         read_samples(npz(tmp_path, x=ONES), [X, listed], LIMITS)
 
 
+def test_names_that_are_no_unicode_or_no_names_at_all_are_dealt_with(tmp_path: Path) -> None:
+    npz(tmp_path, os.fsdecode(b"caf\xe9.npz"), x=ONES)
+    (sample,) = read_samples(tmp_path, [X], LIMITS)
+    assert decode_sample(encode_sample(sample)).name == "caf?.npz"
+    with pytest.raises(UsageError, match="cannot be read: embedded null byte; want a folder"):
+        read_samples(Path("/tmp/a\0b"), [X], LIMITS)
+
+
 @pytest.mark.parametrize("what", ["missing", "a file", "empty"])
 def test_a_folder_without_samples_is_told(tmp_path: Path, what: str) -> None:
     folder = tmp_path / "s"
@@ -378,6 +386,9 @@ def test_without_shapes_those_of_the_first_are_in_use_and_others_are_left_out(
     first, other, alike = given(2), given(5), given(2, "z.npz")
     chosen, shapes = fitting(session, [first, other, alike], {}, 10.0)
     assert chosen == (first.arrays, alike.arrays)
+    asked: list[None] = []
+    fitting(session, [first, other, alike], {}, 10.0, lambda: asked.append(None))
+    assert len(asked) == 2  # before each that is run
     assert shapes == names(("a", (2, 3)), ("b", (2, 3)), ("k", (2,)))
 
 

@@ -26,7 +26,7 @@ from edge_agent.errors import (
     StorageError,
     UnknownModel,
 )
-from edge_agent.wire.messages import Models
+from edge_agent.wire.messages import Load, Models
 from tests.fake_agent import Asked, FakeAgent, state
 from tests.system.made_models import convolving
 
@@ -106,6 +106,13 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
         (["load", "m.onnx", "--shape", "x=1xB"], "--shape x=1xB: want"),
         (["load", "m.onnx", "--shape", "x=1x-3"], "--shape x=1x-3: want"),
         (["load", "m.onnx", "--shape", "=1x3"], "--shape =1x3: want"),
+        (["load", "m.onnx", "--pin", "a"], "--pin a: want PATTERN=UNIT, e.g. '/layer4/*=npu'"),
+        (["load", "m.onnx", "--pin", "a="], "--pin a=: want PATTERN=UNIT"),
+        (["load", "m.onnx", "--pin", "=gpu0"], "--pin =gpu0: want PATTERN=UNIT"),
+        (
+            ["load", "m.onnx", "--pin", "a=gpu0", "--pin", "a=npu0"],
+            "--pin a=npu0: a is pinned to gpu0 too",
+        ),
         (["load", "m.onnx", "--subgraphs", "0"], "--subgraphs: got 0, want 1 to 4096"),
         (["load", "m.onnx", "--subgraphs", "9999"], "--subgraphs: got 9999, want 1 to 4096"),
         (["load", "m.onnx", "--allow", "fp8"], 'allow: got "fp8", want fp16 or fp16=BOUND'),
@@ -137,6 +144,18 @@ def test_a_wrong_option_ends_with_2_and_says_what_was_got(
     assert shown.out == ""
     assert shown.err.startswith(f"edge-agent {arguments[0]}: ")
     assert says in shown.err
+
+
+def test_pins_are_sent_as_they_were_given() -> None:
+    with FakeAgent(lambda asked: asked.answer(Models((state(),)))) as agent:
+        pins = ("--pin", "/b[12]/*=npu0", "--pin", "a=b=cpu", "--pin", "/b[12]/*=npu0")
+        assert main(["load", "m.onnx", *pins, "--socket", str(agent.path)]) == 0
+        (asked,) = agent.asked
+    assert isinstance(asked.message, Load)
+    assert [(pin.pattern, pin.unit) for pin in asked.message.pins] == [
+        ("/b[12]/*", "npu0"),
+        ("a=b", "cpu"),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from onnx import TensorProto
 
 from edge_agent.clock import precise_s
 from edge_agent.model.cuts import crossings, places
-from edge_agent.model.divide import summarise
+from edge_agent.model.divide import legal_cuts, summarise
 from edge_agent.model.graph import ModelGraph
 from edge_agent.model.specs import infer_specs
 from edge_agent.subgraphs import ModelId, ModelSummary
@@ -21,7 +21,14 @@ ID = ModelId("00")
 def summary_of(made: Any, folder: Path, **rest: Any) -> ModelSummary:
     graph = graph_of(made, folder)
     shapes = rest.get("shapes", {})
-    return summarise(graph, ID, shapes, infer_specs(graph, shapes), rest.get("max_segments", 64))
+    return summarise(
+        graph,
+        ID,
+        shapes,
+        infer_specs(graph, shapes),
+        rest.get("max_segments", 64),
+        rest.get("apart", ()),
+    )
 
 
 def _convolutions(count: int, **changes: Any) -> Any:
@@ -153,6 +160,94 @@ def test_next_to_nothing_is_no_segment_of_its_own(tmp_path: Path) -> None:
     del made.graph.output[0]
     found = summary_of(made, tmp_path, shapes={"x": (8, 4, 8, 8)})
     assert [s.stop for s in found.segments] == [2, 4, 7]
+
+
+def positions(found: ModelSummary) -> list[int]:
+    return [cut.position for cut in found.cuts]
+
+
+def test_what_is_to_be_apart_is_parted_even_inside_a_fusion(tmp_path: Path) -> None:
+    shapes = {"x": (2, 4, 8, 8)}
+    assert positions(summary_of(_convolutions(3), tmp_path, shapes=shapes)) == [2, 4]
+    found = summary_of(_convolutions(3), tmp_path, shapes=shapes, apart=(3,))
+    assert positions(found) == [2, 3, 4]
+    assert [(s.start, s.stop) for s in found.segments] == [(0, 2), (2, 3), (3, 4), (4, 6)]
+    assert found.undivided_because is None
+
+
+def test_what_is_to_be_apart_is_parted_where_several_large_values_cross(tmp_path: Path) -> None:
+    made = model(
+        [
+            node("Conv", ["x", "w"], ["s"]),
+            node("Conv", ["s", "w"], ["a"]),
+            node("Conv", ["a", "w"], ["b"]),
+            node("Add", ["b", "s"], ["t"]),
+            node("Conv", ["t", "w"], ["y"]),
+        ],
+        [value("x", [1, 4, 8, 8])],
+        [value("y", None)],
+        [held("w", np.ones((4, 4, 1, 1), np.float32))],
+    )
+    assert positions(summary_of(made, tmp_path)) == [1, 4]
+    assert positions(summary_of(made, tmp_path, apart=(2, 3))) == [1, 2, 3, 4]
+
+
+def test_what_is_to_be_apart_stays_apart_though_it_does_next_to_nothing(tmp_path: Path) -> None:
+    made = _convolutions(2)
+    made.graph.node.append(node("ReduceSum", ["y"], ["total"], keepdims=0))
+    made.graph.node.append(node("Neg", ["total"], ["minus"]))
+    made.graph.node.append(node("Exp", ["minus"], ["z"]))
+    made.graph.output.append(value("z", None))
+    del made.graph.output[0]
+    found = summary_of(made, tmp_path, shapes={"x": (8, 4, 8, 8)}, apart=(5, 6))
+    assert positions(found) == [2, 4, 5, 6]
+    found = summary_of(made, tmp_path, shapes={"x": (8, 4, 8, 8)}, apart=(5,))
+    assert positions(found) == [2, 4, 5]
+
+
+def test_what_is_to_be_apart_is_never_merged_away(tmp_path: Path) -> None:
+    shapes = {"x": (1, 4, 8, 8)}
+    apart = (3, 5, 8)
+    few = summary_of(_convolutions(16), tmp_path, shapes=shapes, max_segments=2, apart=apart)
+    assert positions(few) == [3, 5, 8]
+    some = summary_of(_convolutions(16), tmp_path, shapes=shapes, max_segments=6, apart=apart)
+    assert len(some.segments) == 6
+    assert set(positions(some)) > set(apart)
+    lengths = [s.stop - s.start for s in some.segments]
+    assert max(lengths) <= 12  # the rest, of 24 nodes, is still divided where it is worth most
+
+
+def test_what_cannot_be_parted_is_not_where_it_is_to_be_apart(tmp_path: Path) -> None:
+    # Before node 1 a value of an unknown type crosses.
+    made = model(
+        [
+            node("Unheard", ["x"], ["s"], domain="com.microsoft"),
+            node("Softmax", ["s"], ["a"]),
+            node("Softmax", ["x"], ["b"]),
+            node("Add", ["a", "b"], ["y"]),
+        ],
+        [value("x", [3])],
+        [value("y", [3])],
+        domains=["com.microsoft"],
+    )
+    graph = graph_of(made, tmp_path)
+    legal = legal_cuts(graph, infer_specs(graph, {}))
+    assert 1 not in legal
+    found = summarise(graph, ID, {}, infer_specs(graph, {}), apart=(1, 2, 3))
+    assert set(positions(found)) == set(legal) & {1, 2, 3}
+
+
+def test_a_model_that_stays_whole_is_not_parted_either(tmp_path: Path) -> None:
+    found = summary_of(_random(), tmp_path, apart=(2,))
+    assert positions(found) == []
+    assert found.undivided_because is not None
+    assert "draws random numbers" in found.undivided_because
+
+
+def test_a_model_that_would_stay_whole_is_divided_where_it_is_to_be_apart(tmp_path: Path) -> None:
+    found = summary_of(_convolutions(1), tmp_path, apart=(1,))
+    assert positions(found) == [1]
+    assert found.undivided_because is None
 
 
 def test_equal_models_are_divided_equally(tmp_path: Path) -> None:

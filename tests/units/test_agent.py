@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,47 +16,20 @@ import pytest
 
 from edge_agent.client import Client
 from edge_agent.devices import ComputeUnit
-from edge_agent.engine.session import OptimisationLevel, Session
 from edge_agent.errors import UsageError
 from edge_agent.plans import ExecutionPlan
 from tests.engine.made_library import Loading, make_library
-from tests.system.running import QUICK_PLANS, Place, RunningAgent, run_command
+from tests.system.running import RunningAgent, run_command
 from tests.units.made import STEP, float_net, mixed_net, picture, quantised_net
+from tests.units.running import PLAN_S, close_to, reference, running, saved
 
 Unit = Callable[[str], ComputeUnit]
-PLAN_S = 240.0
-CONFIG = QUICK_PLANS.replace("[planning]", "[planning]\nunit_s = 20.0")
-
-
-@contextmanager
-def running(config: str = "") -> Iterator[RunningAgent]:
-    folder = Path(tempfile.mkdtemp(prefix="edge-units-"))
-    place = Place(folder=folder, state=folder / "state", socket=folder / "run" / "agent.sock")
-    (folder / "run").mkdir(mode=0o700)
-    agent = RunningAgent(place, (), CONFIG + config)
-    try:
-        yield agent
-    finally:
-        agent.end()
-        print(place.log_text())
-        shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")
 def agent() -> Iterator[RunningAgent]:
     with running() as started:
         yield started
-
-
-def saved(agent: RunningAgent, name: str, model: bytes) -> Path:
-    path = agent.place.folder / f"{name}.onnx"
-    path.write_bytes(model)
-    return path
-
-
-def reference(path: Path) -> np.ndarray:
-    session = Session.open(path, threads=1, level=OptimisationLevel.ALL)
-    return session.run({"x": picture()}, ["y"])["y"]
 
 
 @contextmanager
@@ -96,8 +68,7 @@ def test_one_model_is_divided_over_all_three_kinds_by_pins(unit: Unit, agent: Ru
         outputs = client.infer("mixed", {"x": picture()})
     assert units_of(plan) == ["webgpu", "qnn", "cpu"]
     want = reference(path)
-    # One step of the quantised part, as the convolutions behind it pass it on.
-    assert np.abs(outputs["y"] - want).max() <= 0.05 * np.abs(want).max()
+    close_to(outputs["y"], want)
     assert "front/*=webgpu" in plan.reason
 
 

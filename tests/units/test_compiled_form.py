@@ -35,7 +35,7 @@ def test_what_a_unit_keeps_opens_again(
     if name == "webgpu":
         # It has no kernel for QuantizeLinear, and no form of a part is kept.
         assert isinstance(found, NoForm)
-        assert "fallback to CPU EP has been explicitly disabled" in found.because
+        assert "does not take all nodes" in found.because
         return
     assert isinstance(found, CompiledForm)
     moved = found.graph.parent.rename(tmp_path / "moved") / found.graph.name

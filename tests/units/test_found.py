@@ -70,7 +70,9 @@ def test_an_npu_without_its_backend_is_refused_and_the_others_stay(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
     ids, refused = outcome(probe_in_child(PROBE_S, cores=2))
     assert ids == outcome(found)[0] - {"qnn"}
-    assert "nodes that are assigned to the default CPU EP" in refused["QNNExecutionProvider"].reason
+    reason = refused["QNNExecutionProvider"].reason
+    assert "the provider left it to the processor: " in reason
+    assert f"{tmp_path}/missing.so: cannot open shared object file" in reason
     assert "reinstall onnxruntime-qnn" in refused["QNNExecutionProvider"].remedy
 
 

@@ -10,8 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_agent.devices import (
+    ComputeUnit,
+    Device,
+    Keeping,
+    Layout,
+    ProviderUse,
+    RefusedUnit,
+    UnitId,
+    UnitKind,
+)
 from edge_agent.errors import BadRequest, ProtocolError, RunFailed
-from edge_agent.plans import Epoch, Target
+from edge_agent.plans import Epoch, ExecutionPlan, Pin, Target
+from edge_agent.profiles import Placement, RefusedNode
 from edge_agent.subgraphs import ModelId
 from edge_agent.tensors import ElementType, TensorName, TensorSpec
 from edge_agent.wire.messages import (
@@ -19,6 +30,7 @@ from edge_agent.wire.messages import (
     Admit,
     AskModels,
     Build,
+    Built,
     Codec,
     Deployment,
     Done,
@@ -27,16 +39,21 @@ from edge_agent.wire.messages import (
     Infer,
     Load,
     Message,
+    Probed,
     Progress,
     Ran,
     Ready,
     Run,
     RunError,
+    Trying,
     Unload,
     decode,
     error_text,
 )
 from edge_agent.wire.parts import (
+    MAX_PINS,
+    Banned,
+    General,
     SubgraphFile,
     TensorHead,
 )
@@ -44,6 +61,76 @@ from edge_agent.wire.parts import (
 EPOCH = Epoch(owner="local", incarnation=1, model=ModelId("m"), number=2)
 HEAD = TensorHead("x", ElementType.FLOAT32, (1, 3))
 SPEC = TensorSpec(name=TensorName("x"), element_type=ElementType.FLOAT32, dims=(1, "N", None))
+GPU, NPU = UnitId("gpu0"), UnitId("npu0")
+PINS = (Pin(pattern="/layer[12]/*", unit=GPU), Pin(pattern="é?", unit=NPU))
+FILE = SubgraphFile(
+    path="/c",
+    level="none",
+    threads=1,
+    is_plain=False,
+    compiled_for="this device",
+    unit=GPU,
+    use=ProviderUse(
+        provider="P", options=(("a", "1"), ("b", "")), library="/p.so", memory="memory of P"
+    ),
+    falls_back=True,
+    resource="gpu0",
+    at_once=2,
+)
+DEVICE = Device(
+    hostname="here",
+    processor="p",
+    cores=(0, 3),
+    memory_bytes=1 << 40,
+    runtime_version="1.32.0",
+    runtime_build="onnxruntime",
+    units=(
+        ComputeUnit(
+            id=GPU,
+            kind=UnitKind.GPU,
+            provider="P",
+            provider_version="2",
+            layouts=(Layout.NCHW, Layout.NHWC),
+            cores=0,
+            options=(("a", "1"),),
+            layout_options=((), (("layout", "NHWC"),)),
+            threads_option="threads",
+            library="/p.so",
+            memory="memory of P",
+            memory_bytes=1 << 33,
+            takes_open_dimensions=False,
+            takes_floats=False,
+            keeps=Keeping.CONTEXT,
+            keeps_nothing_because="no",
+            opens_aside=True,
+        ),
+    ),
+    refused=(RefusedUnit(provider="Q", reason="no driver", remedy="install it", unit=NPU),),
+)
+PLAN = ExecutionPlan(
+    model=ModelId("m"),
+    target=Target.LATENCY,
+    shapes=((TensorName("x"), (1, 3)),),
+    subgraphs=(),
+    is_plain=True,
+    reason="no other",
+    predicted_s=None,
+    measured_s=0.25,
+    plain_s=0.25,
+    plain_over_plan=None,
+    rejections=(),
+    undivided_because=None,
+    profiling_s=1.5,
+    placements=(
+        Placement(
+            unit=GPU,
+            taken=3,
+            refused=(RefusedNode(position=1, label="node 1", ran_on="cpu", reason="no kernel"),),
+            removed=2,
+            evidence="the assignment record",
+        ),
+    ),
+)
 CODEC = Codec()
 DIRECTIONS = {
     "from_client": CODEC.from_client,
@@ -57,6 +144,7 @@ EXAMPLES: list[tuple[str, Message]] = [
     ("from_client", Infer("r", "m", (HEAD,), ("y",), 1.5)),
     ("from_client", Infer("r", "m", (), None, None)),
     ("from_client", Load("/m.onnx", None, Target.LATENCY, 2, ((TensorName("x"), (1, 3)),))),
+    ("from_client", Load("/m.onnx", None, Target.LATENCY, None, (), pins=PINS)),
     ("from_client", AskModels()),
     ("from_agent", Failure(None, "busy", "later")),
     ("from_agent", Done("done")),
@@ -72,6 +160,18 @@ EXAMPLES: list[tuple[str, Message]] = [
             warm_shapes=(),
         ),
     ),
+    (
+        "to_worker",
+        Deployment(
+            epoch=EPOCH,
+            subgraphs=(FILE,),
+            instances=2,
+            pinned_cores=(),
+            inputs=(),
+            outputs=(),
+            warm_shapes=(),
+        ),
+    ),
     ("to_worker", Run(EPOCH, 7, (HEAD,), ("y",))),
     ("from_worker", Ran(EPOCH, 7, (HEAD,), 0.1)),
     ("from_worker", RunError(EPOCH, -1, "run-failed", "no")),
@@ -81,8 +181,40 @@ EXAMPLES: list[tuple[str, Message]] = [
         "to_builder",
         Build(model=ModelId("m"), target=Target.LATENCY, threads=None, shapes=(), is_fresh=False),
     ),
+    ("to_builder", Admit("/m.onnx", PINS)),
+    (
+        "to_builder",
+        Build(
+            model=ModelId("m"),
+            target=Target.THROUGHPUT,
+            threads=2,
+            shapes=(),
+            is_fresh=True,
+            general=General(is_plain=False, subgraphs=(FILE,), instances=2, pinned_cores=(0, 1)),
+            pins=PINS,
+            banned=(Banned(GPU, "it died"), Banned(NPU, "it died of keeping", is_keeping=True)),
+            device=DEVICE,
+        ),
+    ),
     ("to_builder", Grant()),
     ("from_builder", Progress(0.5, "half")),
+    ("from_builder", Trying((GPU, NPU), is_keeping=True)),
+    ("from_builder", Trying(())),
+    ("from_builder", Probed(DEVICE)),
+    (
+        "from_builder",
+        Built(
+            plan=PLAN,
+            device=DEVICE,
+            subgraphs=(FILE,),
+            instances=2,
+            pinned_cores=(0,),
+            inputs=(SPEC,),
+            outputs=(SPEC,),
+            opens_aside=True,
+            is_large=True,
+        ),
+    ),
 ]
 
 
@@ -188,6 +320,33 @@ def test_a_bound_on_float16_is_a_share(bound: float) -> None:
     load = Load("/m.onnx", None, Target.LATENCY, None, (), half_bound=bound)
     with pytest.raises(ProtocolError, match="half_bound"):
         decode(CODEC.from_client, CODEC.encode(load))
+
+
+@pytest.mark.parametrize(
+    "pins",
+    [
+        [{"pattern": "a", "unit": "gpu0"}] * (MAX_PINS + 1),
+        [{"pattern": "a"}],
+        [{"unit": "gpu0"}],
+        [{"pattern": 3, "unit": "gpu0"}],
+        [["a", "gpu0"]],
+        {"a": "gpu0"},
+    ],
+)
+def test_pins_that_are_too_many_or_none_are_refused(pins: Any) -> None:
+    load = Load("/m.onnx", None, Target.LATENCY, None, (), pins=PINS)
+    plain = msgspec.msgpack.decode(CODEC.encode(load))
+    with pytest.raises(ProtocolError):
+        decode(CODEC.from_client, msgspec.msgpack.encode(plain | {"pins": pins}))
+
+
+def test_what_a_user_wants_whether_it_pays_or_not_is_forced() -> None:
+    build = Build(
+        model=ModelId("m"), target=Target.LATENCY, threads=None, shapes=(), is_fresh=False
+    )
+    assert not build.is_forced
+    assert msgspec.structs.replace(build, pins=PINS).is_forced
+    assert msgspec.structs.replace(build, subgraphs=1).is_forced
 
 
 def test_a_deadline_in_the_past_is_a_message_like_any_other() -> None:

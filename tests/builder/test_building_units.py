@@ -1,0 +1,107 @@
+"""Whole builds for a device with another unit than the processor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edge_agent.builder.admitting import admit
+from edge_agent.builder.benches import Slices
+from edge_agent.builder.building import Building
+from edge_agent.config import Budgets, Settings
+from edge_agent.devices import UnitId
+from edge_agent.errors import ModelRefused
+from edge_agent.plans import Pin, Target
+from edge_agent.subgraphs import ModelId
+from edge_agent.wire.messages import Build, Built
+from edge_agent.wire.parts import Banned
+from tests.builder.made_units import GPU, OTHER, device
+from tests.builder.test_workshop import write_convolutions
+
+ALL = Pin(pattern="*", unit=GPU)
+
+
+class Stores:
+    """Where one model is, and what it was built like."""
+
+    def __init__(self, folder: Path) -> None:
+        self._settings = Settings(
+            socket=folder / "s",
+            state=folder / "state",
+            cache=folder / "cache",
+            planning=Budgets(profile_s=0.2, verify_s=0.2),
+        )
+        source = write_convolutions(folder / "m.onnx", 2)
+        admitted = admit(
+            source, self._settings, on_staged=lambda _path: None, wait_until_movable=lambda: None
+        )
+        self.model: ModelId = admitted.model
+        self.tried: list[tuple[tuple[UnitId, ...], bool]] = []
+        self.grants = 0
+
+    def build(self, *pins: Pin, banned: tuple[Banned, ...] = (), is_fresh: bool = False) -> Built:
+        def grant() -> None:
+            self.grants += 1
+
+        self.tried.clear()
+        slices = Slices(grant, lambda _fraction, _what: None, self._tell)
+        message = Build(
+            model=self.model,
+            target=Target.LATENCY,
+            threads=None,
+            shapes=(),
+            is_fresh=is_fresh,
+            pins=pins,
+            banned=banned,
+            device=device(OTHER),
+        )
+        return Building(message, self._settings, slices).build()
+
+    def _tell(self, units: tuple[UnitId, ...], is_keeping: bool) -> None:
+        self.tried.append((units, is_keeping))
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> Stores:
+    return Stores(tmp_path)
+
+
+def test_a_plan_on_a_unit_that_was_measured_before_is_made_again_without_measuring(
+    stores: Stores,
+) -> None:
+    first = stores.build(ALL)
+    (file,) = first.subgraphs
+    assert (file.unit, file.level) == (GPU, "none")
+    assert Path(file.path).exists()
+    assert ((GPU,), False) in stores.tried
+    grants = stores.grants
+    assert grants > 0
+    again = stores.build(ALL)
+    assert again.subgraphs == first.subgraphs
+    assert str(again.plan) == str(first.plan)
+    assert stores.grants == grants
+
+
+def test_a_plan_whose_pins_name_a_unit_that_is_banned_is_refused_with_the_reason(
+    stores: Stores,
+) -> None:
+    with pytest.raises(ModelRefused) as told:
+        stores.build(ALL, banned=(Banned(GPU, "the worker died again and again"),))
+    assert str(told.value) == 'pin "*=gpu0" cannot hold: the worker died again and again'
+    assert stores.tried == []
+
+
+def test_a_unit_that_is_banned_is_not_tried_and_the_plan_says_so(stores: Stores) -> None:
+    for reason in ("its provider ended the builder", "the worker died again and again"):
+        built = stores.build(banned=(Banned(GPU, reason),))
+        assert stores.tried == []
+        assert [r.detail for r in built.plan.rejections if r.candidate == GPU] == [reason]
+        assert all(file.use is None for file in built.subgraphs)
+
+
+def test_a_unit_that_may_only_not_keep_anything_is_used_and_keeps_nothing(stores: Stores) -> None:
+    built = stores.build(ALL, banned=(Banned(GPU, "it died of it", is_keeping=True),))
+    (file,) = built.subgraphs
+    assert (file.unit, file.level) == (GPU, "all")
+    assert ((GPU,), True) not in stores.tried
