@@ -51,8 +51,8 @@ class ProviderUse:
     library: str = ""
     """Absolute path of the library of a plugin provider; "" for one that the build has."""
     memory: str = ""
-    """What IO binding calls the memory in which values may stay between its sessions; "" if they
-    come back to the host each time."""
+    """What IO binding calls the memory in which values may stay between its sessions, with a
+    number if there are several, as in `cuda:1`; "" if they come back to the host each time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ class ComputeUnit:
     library: str = ""
     """As in `ProviderUse`."""
     memory: str = ""
-    """As in `ProviderUse`."""
+    """As in `ProviderUse`, without a number."""
     memory_bytes: int = 0
     """Most bytes of weights and activations that may be there at once; 0: no cap."""
     takes_open_dimensions: bool = True
@@ -96,8 +96,10 @@ class ComputeUnit:
         if self.threads_option:
             chosen[self.threads_option] = str(threads)
         options = tuple(sorted(chosen.items()))
+        number = chosen.get("device_id", "")
+        memory = f"{self.memory}:{number}" if self.memory and number else self.memory
         return ProviderUse(
-            provider=self.provider, options=options, library=self.library, memory=self.memory
+            provider=self.provider, options=options, library=self.library, memory=memory
         )
 
 

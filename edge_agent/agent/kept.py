@@ -58,7 +58,11 @@ def units_text(settings: Settings) -> str:
     if not settings.units:
         return ""
     return msgspec.json.encode(
-        [dataclasses.replace(unit, file=Path()) for unit in settings.units], enc_hook=str
+        [
+            dataclasses.replace(unit, file=Path())
+            for unit in sorted(settings.units, key=lambda unit: unit.id)
+        ],
+        enc_hook=str,
     ).decode()
 
 

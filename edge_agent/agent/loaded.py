@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from edge_agent.agent.builders import Builder
@@ -25,6 +26,7 @@ from edge_agent.wire.parts import (
     ModelState,
     ShapeCounts,
     SpecialisedState,
+    SubgraphFile,
 )
 
 
@@ -91,6 +93,11 @@ class Loaded:
         before, self.leases = self.leases, leases
         for lease in before:
             lease.release()
+
+    def bans(self, files: Iterable[SubgraphFile]) -> bool:
+        """Whether some of them are opened on units that killed its worker."""
+        banned = {b.unit for b in self.banned if not b.is_keeping}
+        return any(file.use is not None and file.unit in banned for file in files)
 
     def asked_for(self, *, is_fresh: bool, device: Device | None) -> Build:
         """What a builder is to make: the plan that the user asked for."""

@@ -313,8 +313,12 @@ class Session:
                 binding.bind_cpu_input(name, value)
             else:
                 binding.bind_ortvalue_input(name, value)
+        memory, _, number = self.memory.partition(":")
         for name in outputs:
-            binding.bind_output(name, self.memory if name in staying else "cpu")
+            if name in staying:
+                binding.bind_output(name, memory, int(number or 0))
+            else:
+                binding.bind_output(name, "cpu")
         self._inner.run_with_iobinding(binding, run_options)
         return binding.get_outputs()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -206,6 +207,30 @@ def test_units_of_plan_and_specialisation_are_left_out_together(
     assert loaded.banned == (Banned(GPU, DIED), Banned(NPU, DIED))
     assert [file.is_plain for file in served(models)[-1]] == [True]
     assert builds.asked == [False]
+
+
+def test_a_plan_that_was_made_while_its_units_killed_the_worker_is_made_again(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans = [(ON_HOST, ON_GPU), (ON_HOST,)]
+    asked: list[tuple[bool, tuple[Banned, ...]]] = []
+    deployed: list[tuple[SubgraphFile, ...]] = []
+
+    def ask(loaded: Loaded, is_fresh: bool) -> SimpleNamespace:
+        asked.append((is_fresh, loaded.banned))
+        loaded.banned = (Banned(GPU, DIED),)
+        return SimpleNamespace(subgraphs=plans.pop(0))
+
+    def deploy(loaded: Loaded, built: SimpleNamespace) -> None:
+        deployed.append(built.subgraphs)
+        loaded.planning = Planning("done", 1.0, "done")
+
+    monkeypatch.setattr(models.controller, "_ask_builder", ask)
+    monkeypatch.setattr(models.controller, "_deploy", deploy)
+    loaded = models.controller.load(load(write(tmp_path / "m.onnx")))
+    wait_until(lambda: loaded.planning.state == "done", "it is planned")
+    assert deployed == [(ON_HOST,)]
+    assert asked == [(False, ()), (False, (Banned(GPU, DIED),))]
 
 
 @pytest.mark.parametrize("planning", ["waiting", "working"])

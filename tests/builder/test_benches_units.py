@@ -288,7 +288,10 @@ def test_a_plan_over_several_units_is_checked_and_timed_and_told(
     over_three = plan(workshop, ON_OTHER, ON_HOST, ON_NPU)
     assert bench.check(over_three) is None
     begin = ((GPU, NPU), False)
-    assert told.take() == [begin, END]
+    # Opened, each part beside its reference, and together: nothing else is told as theirs.
+    gpu, npu = (((GPU,), False), END), (((NPU,), False), END)
+    samples = len(subject(workshop).samples)
+    assert told.take() == [begin, END, *(*gpu, *npu, begin, END) * samples]
     with bench.runner(over_three) as run:
         assert told.take() == [begin, END]
         assert 0.0 < run() < 1.0
@@ -305,7 +308,7 @@ def test_a_plan_with_a_part_that_a_unit_computes_wrongly_is_found_out(
     found = bench.check(plan(workshop, ON_HOST, ON_OTHER))
     assert found is not None
     assert found.startswith(f'subgraph [1-{len(workshop.summary.segments) - 1}]: output "v4": ')
-    assert told.take() == [BEGIN, END]
+    assert told.take() == [BEGIN, END] * 2
 
 
 Timed = Callable[[Callable[[], None], int, Callable[[], None]], Any]

@@ -363,3 +363,11 @@ def test_what_a_unit_keeps_reaches_the_parent() -> None:
     units, _ = probe_in_child(SLOW_S, cores=1)
     (cpu,) = (u for u in units if u.provider == "CPUExecutionProvider")
     assert (cpu.keeps, cpu.keeps_nothing_because) == (Keeping.GRAPH, "")
+
+
+def test_each_of_several_devices_of_a_provider_has_a_memory_of_its_own() -> None:
+    one = replace(GPU, memory="cuda", options=())
+    second = replace(one, options=(("device_id", "1"),))
+    assert one.use(Layout.NCHW, 0).memory == "cuda"
+    assert second.use(Layout.NCHW, 0).memory == "cuda:1"
+    assert replace(second, memory="").use(Layout.NCHW, 0).memory == ""

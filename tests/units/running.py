@@ -15,15 +15,16 @@ from tests.system.running import QUICK_PLANS, Place, RunningAgent
 from tests.units.made import picture
 
 PLAN_S = 240.0
-CONFIG = QUICK_PLANS.replace("[planning]", "[planning]\nunit_s = 20.0")
 
 
 @contextmanager
-def running(config: str = "") -> Iterator[RunningAgent]:
+def running(units: str = "", planning: str = "") -> Iterator[RunningAgent]:
+    """An agent with these tables of units, and these lines under [planning]."""
     folder = Path(tempfile.mkdtemp(prefix="edge-units-"))
     place = Place(folder=folder, state=folder / "state", socket=folder / "run" / "agent.sock")
     (folder / "run").mkdir(mode=0o700)
-    agent = RunningAgent(place, (), CONFIG + config)
+    quick = QUICK_PLANS.replace("[planning]\n", f"[planning]\n{planning}")
+    agent = RunningAgent(place, (), quick + units)
     try:
         yield agent
     finally:

@@ -17,9 +17,9 @@ from edge_agent.devices import ComputeUnit
 from edge_agent.engine.session import OptimisationLevel
 from edge_agent.store.records import PlanStore
 from edge_agent.wire.parts import SubgraphFile
-from tests.system.running import Place, RunningAgent, wait_until
+from tests.system.running import QUICK_PLANS, Place, RunningAgent, wait_until
 from tests.units.made import mixed_net, picture
-from tests.units.running import CONFIG, PLAN_S, close_to, reference, running, saved
+from tests.units.running import PLAN_S, close_to, reference, running, saved
 
 Unit = Callable[[str], ComputeUnit]
 PINS = {"front/*": "webgpu", "quant/*": "qnn", "tail/*": "cpu"}
@@ -81,7 +81,7 @@ def test_what_units_compiled_is_kept_and_the_next_start_serves_with_it() -> None
             )
             assert b"EPContext" in Path(before["qnn"].path).read_bytes()
         agent.stop()
-        again = RunningAgent(agent.place, (), CONFIG)
+        again = RunningAgent(agent.place, (), QUICK_PLANS)
         try:
             with again.client() as client:
                 close_to(client.infer("mixed", {"x": picture()})["y"], want)

@@ -14,10 +14,12 @@ import numpy as np
 import onnx
 import pytest
 from msgspec import structs
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from edge_agent import clock
 from edge_agent.agent.processes import Child
+from edge_agent.devices import ProviderUse
+from edge_agent.engine.runtime import CPU
 from edge_agent.errors import StorageError
 from edge_agent.plans import Epoch
 from edge_agent.subgraphs import ModelId
@@ -326,3 +328,49 @@ def test_made_up_inputs_are_run_beside_another_epoch_only_in_a_pause(tmp_path: P
         opened = open_deployment(following, beside, is_background=True)
         np.testing.assert_array_equal(opened.runner.run({"v0": X}, ["v1"])["v1"], [[0.0, 2.0]])
         assert len(asked) == times
+
+
+def counting_for_ever(path: Path) -> Path:
+    """A loop from float32[1] to float32[1] that takes some minutes."""
+    values = [("i", TensorProto.INT64, []), ("go", TensorProto.BOOL, []), ("sum", 1, [1])]
+    results = [("on", TensorProto.BOOL, []), ("more", 1, [1])]
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go"], ["on"]),
+            helper.make_node("Add", ["sum", "one"], ["more"]),
+        ],
+        "body",
+        [helper.make_tensor_value_info(*value) for value in values],
+        [helper.make_tensor_value_info(*value) for value in results],
+    )
+    graph = helper.make_graph(
+        [helper.make_node("Loop", ["times", "", "v0"], ["v1"], body=body)],
+        "counting",
+        [helper.make_tensor_value_info("v0", TensorProto.FLOAT, [1])],
+        [helper.make_tensor_value_info("v1", TensorProto.FLOAT, [1])],
+        [
+            numpy_helper.from_array(np.array(100_000_000, np.int64), "times"),
+            numpy_helper.from_array(np.float32([1]), "one"),
+        ],
+    )
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path
+    )
+    return path
+
+
+def test_a_worker_whose_run_on_a_unit_does_not_come_back_ends_itself(tmp_path: Path) -> None:
+    path = counting_for_ever(tmp_path / "m.onnx")
+    hanging = structs.replace(
+        file(path), is_plain=False, use=ProviderUse(provider=CPU), run_limit_s=0.5
+    )
+    with started() as worker:
+        worker.send(deployment(hanging))
+        ready, _ = worker.receive()
+        assert isinstance(ready, Ready)
+        heads, tensors = pack_arrays({"v0": np.float32([0])})
+        run = Run(epoch=EPOCH, sequence=1, tensors=heads, outputs=("v1",))
+        worker.send(run, tensors)
+        with pytest.raises(ConnectionLost):
+            worker.receive()
+        assert worker.child.how_it_ended() == f"signal {signal.SIGKILL}"
