@@ -12,6 +12,7 @@ import msgspec
 from edge_agent import clock
 from edge_agent.agent.processes import Child
 from edge_agent.config import Settings, encode_settings
+from edge_agent.devices import UnitId
 from edge_agent.errors import (
     BuilderLost,
     DeadlineExceeded,
@@ -65,6 +66,8 @@ class Builder:
         self._replacing = threading.Lock()
         self._tried = Trying(())
         """What it is at."""
+        self._used: set[UnitId] = set()
+        """All units whose providers it was at."""
         self._child = self._new_child()
         self._stream = local.FrameStream(self._child.stream)
         if is_background:
@@ -111,12 +114,15 @@ class Builder:
         """Divide, compile, profile and plan; from now on it gives way to serving.
 
         A unit whose provider ends it or falls silent for `planning.unit_s` is banned from this
-        plan, which another process then begins anew.
+        plan, which another process then begins anew. One that dies between, after units were
+        tried, may die of what a provider did before: it is tried once more as it was, and then
+        without those.
 
         Raises:
             BuilderLost: it died, was killed, or hangs, and no unit is to blame.
             EdgeAgentError: it could not.
         """
+        is_repeated = False
         banned = {(b.unit, b.is_keeping): b for b in message.banned}
         while True:
             self._child.give_way()
@@ -128,9 +134,15 @@ class Builder:
             except BuilderLost as error:
                 tried = self._tried
                 culprits = {u for u in tried.units if (u, tried.is_keeping) not in banned}
-                if not culprits:
+                if not culprits and self._used:
+                    log.warning("a builder died after %s: %s", ", ".join(sorted(self._used)), error)
+                    if is_repeated:
+                        culprits = self._used
+                    is_repeated = True
+                elif not culprits:
                     raise
-                log.warning("%s ended a builder: %s", ", ".join(sorted(culprits)), error)
+                if culprits:
+                    log.warning("%s ended a builder: %s", ", ".join(sorted(culprits)), error)
                 reason = f"its provider ended the builder: {error}"
                 for unit in culprits:
                     banned[unit, tried.is_keeping] = Banned(unit, reason, tried.is_keeping)
@@ -158,6 +170,7 @@ class Builder:
         silence_s: float | None = None,
     ) -> A:
         self._tried = Trying(())
+        self._used = set()
         try:
             self._stream.send(self._codec.encode(message))
             while True:
@@ -173,6 +186,7 @@ class Builder:
                         on_staged(path)
                     case Trying() as tried:
                         self._tried = tried
+                        self._used.update(tried.units)
                     case AskGrant():
                         wait_for_grant()
                         self._stream.send(self._codec.encode(Grant()))

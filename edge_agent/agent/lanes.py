@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from edge_agent import clock
 from edge_agent.agent.checking import RequestCheck
 from edge_agent.errors import Busy, EdgeAgentError, ModelQuarantined, UnknownModel
 from edge_agent.plans import Epoch
@@ -27,6 +28,8 @@ from edge_agent.wire.parts import (
 )
 
 DEATHS_TO_QUARANTINE = 3
+SETTLED_S = 60.0
+"""A worker that has lived as long and has nothing to do does not die of its model."""
 AHEAD = 1
 """Requests sent beyond the ones that run, so that a worker never waits for the next."""
 
@@ -91,6 +94,8 @@ class Station:
     window: int
     """How many requests it may have at once."""
     has: dict[int, Request] = field(default_factory=dict)
+    since_s: float = field(default_factory=clock.monotonic_s)
+    """When it was started."""
     answered: int = 0
     tally: Tally | None = None
     """What it counts on connections that are lent to it."""
@@ -116,6 +121,13 @@ class Station:
         # What it runs may be of clients that have gone.
         tally = self.tally  # the data thread may take it away meanwhile
         return max(0, min(tally.running - self.abandoned, self.lent)) if tally is not None else 0
+
+
+def _is_innocent(station: Station) -> bool:
+    """Whether a worker died of something else than its model: it had lived for a while, and had
+    nothing to do."""
+    is_idle = station.live == 0 and not station.runs_for_nobody
+    return is_idle and clock.monotonic_s() - station.since_s >= SETTLED_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +319,7 @@ class Lane:
         elif station in self.draining:
             self.draining.remove(station)
         self._count(station)
+        is_innocent = _is_innocent(station)
         again = [r for r in station.has.values() if not r.is_done]
         station.has.clear()
         for request in again:
@@ -315,7 +328,8 @@ class Lane:
         if not was_active:
             self.dispatch()
             return False
-        self.died()
+        if not is_innocent:
+            self.died()
         if any(r.deaths >= DEATHS_TO_QUARANTINE for r in again):
             self.isolate()
         return True

@@ -101,7 +101,7 @@ class Restarts:
         because = None if isinstance(error, WorkerLost) else str(error)
         if loaded.serve.subgraphs[0].compiled_for is not None:
             try:
-                self._fall_back(loaded)
+                self._fall_back(loaded, f"its plan could not be opened: {error}")
                 return
             except EdgeAgentError as damage:
                 because = str(damage)
@@ -120,11 +120,11 @@ class Restarts:
             self._plan_again(loaded, "units beside the processor were not usable")
             return
         try:
-            self._fall_back(loaded)
+            self._fall_back(loaded, _DIED_AGAIN)
         except EdgeAgentError as error:
             log.warning("model %s: %s", loaded.record.name, error)
 
-    def _fall_back(self, loaded: Loaded) -> None:
+    def _fall_back(self, loaded: Loaded, because: str) -> None:
         path = str(self._stores.model_path(loaded.record.model))
         plain = plain_subgraph(path, loaded.record.threads)
         loaded.serve = Serve(
@@ -136,7 +136,7 @@ class Restarts:
         )
         loaded.hold(self._stores.hold(loaded.serve.files))
         loaded.plan = None
-        self._plan_again(loaded, "its compiled files were not usable")
+        self._plan_again(loaded, because)
 
     def _plan_again(self, loaded: Loaded, because: str) -> None:
         """Have a plan made, unless one is in the making."""

@@ -84,6 +84,7 @@ def allow(
     for unit in units:
         refused = {at for at, wanted in enumerate(pinned) if wanted not in (None, unit.id)}
         offered = configurations(unit, target, cores)
+        beyond: set[int] = set()
         if unit.id != HOST_UNIT:
             placement = _placed(unit, look, found, is_fixed=is_fixed)
             if placement is None:
@@ -92,13 +93,19 @@ def allow(
             by_itself = _refused_segments(summary, placement)
             is_partial = bool(by_itself) and placement.taken > 0 and not any(pinned)
             is_partial = is_partial and not _beyond_memory(summary, unit, set())
-            refused |= by_itself | _beyond_memory(summary, unit, refused | by_itself)
+            beyond = _beyond_memory(summary, unit, refused | by_itself)
+            refused |= by_itself | beyond
             if is_partial:
                 found.configurations += _falling_back(unit, target, cores)
             if is_half and unit.takes_floats:
                 offered = (*offered, *(replace(c, is_half=True) for c in offered))
         if len(refused) == len(summary.segments):
             detail = "no segment is left that it may run whole"
+            if beyond:
+                detail += (
+                    f": it may hold {unit.memory_bytes} bytes, memory_bytes of [units.{unit.id}] "
+                    "in the config file, and no segment that it takes needs as little"
+                )
             found.rejections.append(Rejection(candidate=unit.id, reason="refused", detail=detail))
             continue
         found.configurations += offered

@@ -20,7 +20,7 @@ from edge_agent.builder.specialised import compare_with_general, judged
 from edge_agent.builder.specs import inner_specs
 from edge_agent.builder.workshop import Workshop
 from edge_agent.config import Settings
-from edge_agent.devices import Device, Layout
+from edge_agent.devices import Device, Layout, UnitId
 from edge_agent.engine.session import OptimisationLevel, Session
 from edge_agent.errors import ModelRefused, StorageError
 from edge_agent.model.divide import summarise
@@ -59,6 +59,7 @@ from edge_agent.wire.parts import (
 log = logging.getLogger(__name__)
 
 CANDIDATES = 8
+_SHOWN_REFUSED = 3
 _QUANTISED_OPERATORS = frozenset(
     {
         "QuantizeLinear",
@@ -87,6 +88,8 @@ class Building:
         self._pool = Pool(settings.state / POOL_FOLDER, settings.limits.max_compiled_bytes)
         self._profiles = ProfileStore(settings.cache)
         self._device_key = device_key()
+        self._pinned_nodes: tuple[UnitId | None, ...] = ()
+        """The unit that each node is pinned to."""
         self._given_key = ""
         """Which real inputs are used, as a part of keys."""
 
@@ -108,7 +111,7 @@ class Building:
         device = message.device or this_device(self._settings)
         threads = message.threads
         banned = {b.unit: b.reason for b in message.banned if not b.is_keeping}
-        pinned = pinned_units(graph, message.pins)
+        pinned = self._pinned_nodes = pinned_units(graph, message.pins)
         check_pins(message.pins, device, banned)
         cores = device.cores if threads is None else device.cores[:threads]
         plain = Session.open(
@@ -262,7 +265,8 @@ class Building:
         """
         reasons = []
         for plan in candidates:
-            key = self._profile_key(summary, subject, f"verified {plan}")
+            pins = ", ".join(map(str, self._message.pins))  # what is kept names them
+            key = self._profile_key(summary, subject, f"verified {plan} for {pins}")
             try:
                 return self._found_out(key, lambda: self._verify((plan,), subject))  # noqa: B023
             except ModelRefused as error:
@@ -273,13 +277,27 @@ class Building:
         """What is raised where no plan holds all pins; `reasons` are those of plans that might."""
         measured = {times.configuration.unit for times in profiled.times}
         missing = {pin.unit for pin in self._message.pins} - measured
+        refused = [
+            f"{node.label} on {placement.unit}: {node.reason}"
+            for placement in profiled.placements
+            for node in placement.refused
+            if self._pinned_nodes[node.position] == placement.unit
+        ]
+        if len(refused) > _SHOWN_REFUSED:
+            refused[_SHOWN_REFUSED:] = [f"{len(refused) - _SHOWN_REFUSED} more nodes are refused"]
         unmeasured = (
             f"{r.candidate}: {r.reason}: {r.detail}"
             for r in profiled.rejections
             if any(unit in r.candidate for unit in missing)
         )
         pins = ", ".join(map(str, self._message.pins))
-        because = "; ".join((*reasons, *unmeasured)) or "no division into as many parts has them"
+        because = "; ".join((*refused, *reasons, *unmeasured))
+        if not because and self._message.subgraphs is not None:
+            because = (
+                f"no division into {self._message.subgraphs} subgraphs has them all; load it with "
+                "another number, or without --subgraphs"
+            )
+        because = because or "no division has them all; pin fewer nodes"
         return ModelRefused(f"the pins {pins} cannot hold: {because}")
 
     def _found_out(self, key: ProfileKey, find_out: Callable[[], Verification]) -> Verification:

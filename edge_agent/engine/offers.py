@@ -110,6 +110,12 @@ def _with(candidate: Candidate, table: UnitSettings) -> Candidate:
     return Candidate(provider=candidate.provider, library=str(table.library), settings=table)
 
 
+def is_unknown(candidate: Candidate) -> bool:
+    """Whether it is a table of a name that no unit ever has, and so a mistake, even to be off."""
+    table = candidate.settings
+    return bool(candidate.fault) and table is not None and known_unit(table.id) is None
+
+
 def fault_of(candidate: Candidate) -> str:
     """Why a candidate cannot be tried, or "" if it can; looks whether its library is there."""
     if candidate.fault:

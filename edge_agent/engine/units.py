@@ -23,7 +23,7 @@ from edge_agent.engine.aside import opens_aside
 from edge_agent.engine.asking import Heard, Line, hear
 from edge_agent.engine.compiled_form import with_keeping
 from edge_agent.engine.listening import listening
-from edge_agent.engine.offers import Candidate, candidates, fault_of
+from edge_agent.engine.offers import Candidate, candidates, fault_of, is_unknown
 from edge_agent.engine.placing import create, recorded
 from edge_agent.engine.plugins import devices_of, register
 from edge_agent.engine.providers import REFUSALS, KnownProvider, known_provider
@@ -69,7 +69,7 @@ def find_units(
 def judge(candidate: Candidate, cores: int) -> ComputeUnit | RefusedUnit:
     """The compute unit of a provider, or why it is none."""
     table = candidate.settings
-    if table is not None and table.off:
+    if table is not None and table.off and not is_unknown(candidate):
         remedy = f"to use it, remove {table.key('off')}"
         return _refused(candidate, "switched off in the configuration", remedy)
     if candidate.provider in REFUSALS:

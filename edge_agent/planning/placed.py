@@ -8,7 +8,7 @@ from textwrap import wrap
 from edge_agent.profiles import Placement, RefusedNode
 
 TEXT_WIDTH = 110
-_LABELS = 2
+_LABELS = 3
 """So many nodes of a group are named; the others have their positions."""
 
 
@@ -50,13 +50,15 @@ def _nodes(count: int) -> str:
 
 
 def _named(nodes: Sequence[RefusedNode]) -> str:
-    """As in `nodes 3-17 (15): conv1 (Conv), relu1 (Relu), …`."""
+    """As in `15 nodes at 3-17: conv1 (Conv), relu1 (Relu), …`, with places in the order of the
+    division, as its tables have them; labels may have the numbers of the file."""
     if len(nodes) == 1:
-        return f"node {nodes[0].position}: {nodes[0].label}"
+        return f"1 node at {nodes[0].position}: {nodes[0].label}"
     labels = [node.label for node in nodes[:_LABELS]]
     if len(nodes) > _LABELS:
         labels.append("…")
-    return f"nodes {_ranges([n.position for n in nodes])} ({len(nodes)}): {', '.join(labels)}"
+    places = _ranges([n.position for n in nodes])
+    return f"{len(nodes)} nodes at {places}: {', '.join(labels)}"
 
 
 def _ranges(positions: Sequence[int]) -> str:

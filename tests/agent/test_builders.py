@@ -77,6 +77,8 @@ if len(banned) < len(steps):
         stream.send(codec.encode(Trying((UnitId(unit),), is_keeping)))
     if end == "hangs":
         time.sleep(60)
+    if end == "later":
+        stream.send(codec.encode(Trying(())))
     os.abort()
 stream.send(codec.encode(Trying(())))
 stream.send(codec.encode(Failure(None, "error", repr(banned))))
@@ -180,3 +182,13 @@ def test_a_builder_that_is_killed_while_a_unit_is_tried_is_not_replaced(tmp_path
     killing.join()
     builder.close()
     assert len(builder.pids) == 1
+
+
+def test_a_builder_that_dies_after_units_were_tried_is_repeated_and_then_does_without_them(
+    tmp_path: Path,
+) -> None:
+    """As one does whose memory a provider damaged before."""
+    builder = scripted(tmp_path, ("npu", False, "later"))
+    assert built(builder) == str([("npu", False, "its provider ended the builder: signal 6")])
+    assert len(builder.pids) == 3
+    assert not children() & set(builder.pids)

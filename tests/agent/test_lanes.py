@@ -6,6 +6,7 @@ import pytest
 
 from edge_agent.agent.lanes import (
     DEATHS_TO_QUARANTINE,
+    SETTLED_S,
     Deadlines,
     Lanes,
     Limits,
@@ -155,6 +156,22 @@ def test_deaths_without_an_answer_between_them_quarantine_the_model() -> None:
     model.put(answers.request(model, 1))
     assert answers.kinds() == {1: [ModelQuarantined]}
     assert 'model "m" killed its worker 3 times' in str(answers.outcomes[1][0])
+
+
+@pytest.mark.parametrize("has_request", [False, True])
+def test_a_worker_that_lived_long_and_had_nothing_to_do_did_not_die_of_its_model(
+    has_request: bool,
+) -> None:
+    model, answers = lane(), Answers()
+    if has_request:
+        model.put(answers.request(model, 0))
+    for _ in range(DEATHS_TO_QUARANTINE):
+        worker = FakeWorker()
+        worker.station.since_s -= SETTLED_S
+        model.cut_over(worker.station)
+        model.lost(worker.station)
+    assert model.deaths_in_a_row == (DEATHS_TO_QUARANTINE if has_request else 0)
+    assert (model.quarantine is not None) == has_request
 
 
 def test_an_answer_between_deaths_forgives_them() -> None:

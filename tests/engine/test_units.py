@@ -132,6 +132,15 @@ def test_a_unit_that_is_off_is_told_with_the_key_that_says_so() -> None:
     assert off.remedy == f"to use it, remove [units.webgpu] off in {FILE}"
 
 
+def test_a_name_that_is_no_unit_cannot_be_switched_off() -> None:
+    _, refused = find_units(cores=1, units=[table("webgup", off=True), table("tensorrt", off=True)])
+    said = {r.unit: r.reason for r in refused if r.unit in ("webgup", "tensorrt")}
+    assert said == {
+        "webgup": "no provider of that name is installed",
+        "tensorrt": "switched off in the configuration",
+    }
+
+
 def test_a_unit_that_is_off_is_not_loaded(tmp_path: Path) -> None:
     library = make_library(tmp_path / "bad.so", Loading.ILLEGAL)
     off = table("mine", off=True, provider="Mine", library=library, kind=UnitKind.GPU)

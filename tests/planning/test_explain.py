@@ -245,10 +245,10 @@ def test_what_a_unit_took_and_refused_is_told_in_a_few_lines() -> None:
         "Units, each given the whole model:",
         "  npu0: took 2 nodes, refused 441; 3 more are gone or part of others since loading "
         "(session record)",
-        "    nodes 3-17, 22-446 (440): resize3 (Resize), resize4 (Resize), … ran on cpu: Resize in "
-        "mode cubic is not",
-        "      supported by the unit, which takes linear and nearest only",
-        "    node 20: resize20 (Resize) ran on cpu: int64",
+        "    440 nodes at 3-17, 22-446: resize3 (Resize), resize4 (Resize), resize5 (Resize), … "
+        "ran on cpu: Resize in",
+        "      mode cubic is not supported by the unit, which takes linear and nearest only",
+        "    1 node at 20: resize20 (Resize) ran on cpu: int64",
         "  gpu0: took 1 node, refused none (one run)",
         "",
     ]

@@ -95,6 +95,7 @@ def test_a_pin_on_what_a_unit_refuses_says_so_and_the_model_serves(
         state = client.model("refused")
         assert state.planning == "failed"
         assert "x_q=webgpu cannot hold" in state.progress
+        assert '"x_q" (QuantizeLinear) on webgpu: the provider has no kernel' in state.progress
         outputs = client.infer("refused", {"x": picture()})
     assert np.abs(outputs["y"] - reference(path)).max() <= STEP
 
