@@ -33,7 +33,6 @@ from edge_agent.plans import ExecutionPlan
 from edge_agent.samples import complete_shapes
 from edge_agent.tensors import Shape, ShapeSet, TensorName, shape_names
 from edge_agent.wire.messages import (
-    Build,
     Built,
     PlanInMaking,
 )
@@ -281,26 +280,17 @@ class Specialiser:
             if work.builder is None:
                 work.builder = self._new_builder(self._settings)
             builder = work.builder
-        record, serve = loaded.record, loaded.serve
-        names = shape_names(loaded.lane.inputs)
-        message = Build(
-            model=record.model,
-            target=record.target,
-            threads=record.threads,
+        names, serve = shape_names(loaded.lane.inputs), loaded.serve
+        is_stale = any(s.shapes == shapes and s.is_stale for s in loaded.specialisations)
+        message = msgspec.structs.replace(
+            loaded.asked_for(is_fresh=is_stale, device=self._host.prober.known),
             shapes=tuple(zip(names, shapes, strict=True)),
-            subgraphs=record.subgraphs,
-            is_fresh=any(s.shapes == shapes and s.is_stale for s in loaded.specialisations),
             general=General(
                 is_plain=loaded.plan is None or loaded.plan.is_plain,
                 subgraphs=serve.subgraphs,
                 instances=serve.instances,
                 pinned_cores=serve.pinned_cores,
             ),
-            pins=record.pins,
-            banned=loaded.banned,
-            device=self._host.prober.known,
-            samples=record.samples,
-            half_bound=record.half_bound,
         )
         text = ", ".join("x".join(map(str, shape)) or "scalar" for shape in shapes)
 

@@ -91,11 +91,10 @@ def allow(
                 continue
             found.placements.append(placement)
             by_itself = _refused_segments(summary, placement)
-            is_partial = bool(by_itself) and placement.taken > 0 and not any(pinned)
-            is_partial = is_partial and not _beyond_memory(summary, unit, set())
             beyond = _beyond_memory(summary, unit, refused | by_itself)
             refused |= by_itself | beyond
-            if is_partial:
+            is_partial = bool(by_itself) and placement.taken > 0
+            if is_partial and not any(pinned) and not _beyond_memory(summary, unit, set()):
                 found.configurations += _falling_back(unit, target, cores)
             if is_half and unit.takes_floats:
                 offered = (*offered, *(replace(c, is_half=True) for c in offered))
@@ -115,7 +114,6 @@ def allow(
 
 
 def _placed(unit: ComputeUnit, look: Look, found: Allowed, *, is_fixed: bool) -> Placement | None:
-    reason = ""
     if not (is_fixed or unit.takes_open_dimensions):
         reason = (
             "it takes fixed dimensions alone: shapes that are asked often get subgraphs of their "

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,7 @@ from edge_agent.builder.tolerance import FLOAT_TOLERANCE, disagreement, largest_
 from edge_agent.builder.workshop import Values, Workshop, fed
 from edge_agent.devices import ComputeUnit, Layout, ProviderUse, UnitId
 from edge_agent.engine.cancel import cancelled_after
-from edge_agent.engine.chain import Chain
+from edge_agent.engine.chain import Chain, Turns
 from edge_agent.engine.session import OptimisationLevel, Session
 from edge_agent.errors import DeadlineExceeded
 from edge_agent.plans import CandidatePlan
@@ -266,14 +265,15 @@ class PartBench:
         """See `Bench.runner`."""
         units = (configuration.unit,)
         values = self._subject.workshop.values_before(segments.start)
+        want: Values | None = None
         if configuration.unit != HOST_UNIT:
-            # Needed below; the processor's time for it is not the unit's.
-            self._subject.workshop.values_before(segments.stop)
+            # Before the unit is tried: the processor's time for it is not the unit's.
+            want = self._subject.workshop.values_before(segments.stop)
         with self._slices.trying(units):
             session = self._subject.open_part(segments, configuration)
             feeds = fed(session, values)
-            if configuration.unit != HOST_UNIT:
-                self._try(session, feeds, segments, configuration, patience_s)
+            if want is not None:
+                self._try(session, feeds, want, configuration, patience_s)
         outputs = session.output_names
 
         runs = session.run_inside if session.containers else session.run
@@ -292,11 +292,11 @@ class PartBench:
         self,
         session: Session,
         feeds: Values,
-        segments: SegmentRange,
+        want: Values,
         configuration: Configuration,
         patience_s: float | None,
     ) -> None:
-        """Run a part on a unit for the first time, and once more.
+        """Run a part on a unit for the first time, and once more. `want` are the right values.
 
         Raises: Unfit if it is wrong, or slower than anybody would wait.
         """
@@ -307,12 +307,7 @@ class PartBench:
                 detail = f"its first run took longer than {FIRST_RUN_S:.0f} s"
                 raise Unfit("slower", detail) from error
         subject = self._subject
-        want = subject.workshop.values_before(segments.stop)
-        tensors: Arrays = {
-            spec.name: want[spec.name] for spec in session.outputs if not spec.container
-        }
-        bound = subject.bound([configuration])
-        wrong = disagreement(got, tensors, is_quantised=subject.is_quantised, bound=bound)
+        wrong = _part_disagreement(subject, session, got, want, configuration)
         if wrong is not None:
             raise Unfit("inaccurate", wrong)
         if patience_s is None or subject.is_patient:
@@ -327,6 +322,16 @@ class PartBench:
     def plain(self) -> AbstractContextManager[Run]:
         """See `Bench.plain`."""
         return _timed_plain(self._subject, 1)
+
+
+def _part_disagreement(
+    subject: Subject, session: Session, got: Values, want: Values, configuration: Configuration
+) -> str | None:
+    """How what a part gave differs from the right values beyond what is allowed; None if not."""
+    # What is no tensor is compared by what comes of it.
+    tensors: Arrays = {spec.name: want[spec.name] for spec in session.outputs if not spec.container}
+    bound = subject.bound([configuration])
+    return disagreement(got, tensors, is_quantised=subject.is_quantised, bound=bound)
 
 
 class WholeBench:
@@ -396,13 +401,7 @@ class WholeBench:
             feeds = fed(session, values)
             with self._slices.trying([chosen.configuration.unit]):
                 got = session.run_inside(feeds, session.output_names)
-            # What is no tensor is compared by what comes of it.
-            tensors = [spec.name for spec in session.outputs if not spec.container]
-            reference: Arrays = {name: want[name] for name in tensors}
-            bound = self._subject.bound([chosen.configuration])
-            wrong = disagreement(
-                got, reference, is_quantised=self._subject.is_quantised, bound=bound
-            )
+            wrong = _part_disagreement(self._subject, session, got, want, chosen.configuration)
             if wrong is not None:
                 return f"subgraph [{chosen.segments}]: {wrong}"
         return None
@@ -428,7 +427,7 @@ class WholeBench:
             with self._slices.trying(units):
                 sessions = self._open(plan)
                 chain = self._chain(sessions, _turns(plan))
-                runs = _RUNS_IN_TURN if plan.instances > 1 and len(_resources(plan)) > 1 else 1
+                runs = _RUNS_IN_TURN if _is_pipeline(plan) else 1
 
                 def run_once() -> None:
                     for _ in range(runs):
@@ -456,15 +455,11 @@ def _units(plan: CandidatePlan) -> set[UnitId]:
     return {s.configuration.unit for s in plan.subgraphs}
 
 
-def _resources(plan: CandidatePlan) -> dict[str, int]:
-    """How many runs may go on at once on each resource."""
-    return {s.configuration.resource: s.configuration.instances for s in plan.subgraphs}
-
-
 def _turns(plan: CandidatePlan) -> list[AbstractContextManager[object]]:
-    """What keeps each subgraph from running more at once than was planned for its resource."""
-    turns: dict[str, AbstractContextManager[object]] = {
-        resource: nullcontext() if at_once >= plan.instances else threading.Semaphore(at_once)
-        for resource, at_once in _resources(plan).items()
-    }
-    return [turns[s.configuration.resource] for s in plan.subgraphs]
+    turns, used = Turns(plan.instances), [s.configuration for s in plan.subgraphs]
+    return [turns.of(c.resource, c.instances) for c in used]
+
+
+def _is_pipeline(plan: CandidatePlan) -> bool:
+    """Whether several requests are at work at once, on several resources."""
+    return plan.instances > 1 and len({s.configuration.resource for s in plan.subgraphs}) > 1

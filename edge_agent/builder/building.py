@@ -249,8 +249,7 @@ class Building:
             profiled, candidates = self._candidates(summary, profiled, subject.workshop)
             if message.pins:
                 return self._pinned(summary, profiled, candidates, subject)
-        key = self._profile_key(summary, subject, f"verified {candidates}")
-        return self._found_out(key, lambda: self._verify(candidates, subject))
+        return self._verified_once(f"verified {candidates}", candidates, summary, subject)
 
     def _pinned(
         self,
@@ -264,14 +263,24 @@ class Building:
         Raises: ModelRefused if there is none: the pins cannot hold.
         """
         reasons = []
+        pins = _told(self._message.pins)
         for plan in candidates:
-            pins = ", ".join(map(str, self._message.pins))  # what is kept names them
-            key = self._profile_key(summary, subject, f"verified {plan} for {pins}")
+            what = f"verified {plan} for {pins}"  # what is kept names them
             try:
-                return self._found_out(key, lambda: self._verify((plan,), subject))  # noqa: B023
+                return self._verified_once(what, (plan,), summary, subject)
             except ModelRefused as error:
                 reasons.append(str(error))
         raise self._pins_refused(profiled, reasons)
+
+    def _verified_once(
+        self,
+        what: str,
+        candidates: tuple[CandidatePlan, ...],
+        summary: ModelSummary,
+        subject: Subject,
+    ) -> Verification:
+        key = self._profile_key(summary, subject, what)
+        return self._found_out(key, lambda: self._verify(candidates, subject))
 
     def _pins_refused(self, profiled: LatencyProfile, reasons: Sequence[str] = ()) -> ModelRefused:
         """What is raised where no plan holds all pins; `reasons` are those of plans that might."""
@@ -290,7 +299,6 @@ class Building:
             for r in profiled.rejections
             if any(unit in r.candidate for unit in missing)
         )
-        pins = ", ".join(map(str, self._message.pins))
         because = "; ".join((*refused, *reasons, *unmeasured))
         if not because and self._message.subgraphs is not None:
             because = (
@@ -298,7 +306,7 @@ class Building:
                 "another number, or without --subgraphs"
             )
         because = because or "no division has them all; pin fewer nodes"
-        return ModelRefused(f"the pins {pins} cannot hold: {because}")
+        return ModelRefused(f"the pins {_told(self._message.pins)} cannot hold: {because}")
 
     def _found_out(self, key: ProfileKey, find_out: Callable[[], Verification]) -> Verification:
         """What is kept under `key`, or what is found out now and kept from then on."""
@@ -490,6 +498,10 @@ def without_parts(profiled: LatencyProfile, formless: Set[Configuration]) -> Lat
     return replace(profiled, times=times)
 
 
+def _told(pins: Sequence[Pin]) -> str:
+    return ", ".join(map(str, pins))
+
+
 def as_wanted(
     verification: Verification, plan: CandidatePlan, pins: Sequence[Pin] = ()
 ) -> Verification:
@@ -501,9 +513,7 @@ def as_wanted(
     if verification.ratio is None:
         details = "; ".join(f"{r.reason}: {r.detail}" for r in verification.rejections)
         raise ModelRefused(f"{plan} cannot be used: {details}")
-    what = f"pinned by {', '.join(map(str, pins))}" if pins else "divided"
-    if not pins or len(plan.subgraphs) > 1:
-        what += f" into {len(plan.subgraphs)}" if not pins else ""
+    what = f"pinned by {_told(pins)}" if pins else f"divided into {len(plan.subgraphs)}"
     return replace(
         verification,
         chosen=plan,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
@@ -27,6 +27,10 @@ log = logging.getLogger(__name__)
 
 _COMPILED = "compiled"
 _LEAST_FREE_BYTES = 1 << 20
+
+
+class _NothingKept(Exception):
+    """A unit has no form of a graph that could be kept; says why."""
 
 
 class Compiler:
@@ -61,31 +65,23 @@ class Compiler:
         Raises: ModelRefused, RuntimeUnavailable: it cannot be compiled; StorageError.
         """
         described = (fingerprint(source), unit, layout, level, disabled, self._device_key)
-        description = msgspec.json.encode(described)
-        key = hashlib.sha256(description).hexdigest()
-        self._pool.note(self._model, key)
-        found = self._pool.get(key)
-        if found is None:
-            found = self._compile(source, key, level, disabled, description.decode())
-        self._held.enter_context(found)
-        return found.graph
+
+        def make(scratch: Path) -> Path:
+            try:
+                return compile_graph(source, scratch / _COMPILED, level, disabled)
+            except (ModelRefused, RuntimeUnavailable):
+                # ONNX Runtime says of a full disk only that it could not write.
+                require_free_bytes(scratch, _LEAST_FREE_BYTES)
+                raise
+
+        return self._held_entry(described, make).graph
 
     def as_it_is(self, source: Path) -> Path:
         """The graph at `source` without changes, for units that compile for themselves.
 
         Raises: ModelRefused, StorageError.
         """
-        description = msgspec.json.encode((fingerprint(source), "as it is"))
-        key = hashlib.sha256(description).hexdigest()
-        self._pool.note(self._model, key)
-        found = self._pool.get(key)
-        if found is None:
-            with self._pool.adding(EntryKind.COMPILED) as adding:
-                graph = adopt_compiled(source, adding)
-                found = adding.publish(key, graph, description.decode())
-            self._pool.evict()
-        self._held.enter_context(found)
-        return found.graph
+        return self._held_entry((fingerprint(source), "as it is"), lambda _scratch: source).graph
 
     def on_unit(
         self, source: Path, unit: ComputeUnit, use: ProviderUse, feeds: Arrays
@@ -97,42 +93,35 @@ class Compiler:
         Raises: RuntimeUnavailable, StorageError.
         """
         described = (fingerprint(source), unit.provider_version, use, unit.keeps, self._device_key)
+
+        def make(scratch: Path) -> Path:
+            made = compile_on(use, unit.keeps, source, scratch / _COMPILED, feeds)
+            if isinstance(made, NoForm):
+                raise _NothingKept(made.because)
+            return made.graph
+
+        try:
+            return self._held_entry(described, make).graph
+        except _NothingKept as error:
+            log.info("%s keeps nothing of %s: %s", unit.id, source.name, error)
+            return None
+
+    def _held_entry(self, described: tuple[object, ...], make: Callable[[Path], Path]) -> Entry:
+        """The compiled graph that is `described` so: found in the pool, or made in a scratch
+        folder and put there. It stays until this is closed."""
         description = msgspec.json.encode(described)
         key = hashlib.sha256(description).hexdigest()
         self._pool.note(self._model, key)
         found = self._pool.get(key)
         if found is None:
             with self._pool.workspace() as scratch:
-                made = compile_on(use, unit.keeps, source, scratch.path / _COMPILED, feeds)
-                if isinstance(made, NoForm):
-                    log.info("%s keeps nothing of %s: %s", unit.id, source.name, made.because)
-                    return None
+                made = make(scratch.path)
                 with self._pool.adding(EntryKind.COMPILED) as adding:
-                    graph = adopt_compiled(made.graph, adding)
+                    graph = adopt_compiled(made, adding)
                     found = adding.publish(key, graph, description.decode())
             self._pool.evict()
         self._held.enter_context(found)
-        return found.graph
-
-    def _compile(
-        self,
-        source: Path,
-        key: str,
-        level: OptimisationLevel,
-        disabled: Sequence[str],
-        description: str,
-    ) -> Entry:
-        with self._pool.workspace() as scratch:
-            try:
-                made = compile_graph(source, scratch.path / _COMPILED, level, disabled)
-            except (ModelRefused, RuntimeUnavailable):
-                # ONNX Runtime says of a full disk only that it could not write.
-                require_free_bytes(scratch.path, _LEAST_FREE_BYTES)
-                raise
-            with self._pool.adding(EntryKind.COMPILED) as adding:
-                entry = adding.publish(key, adopt_compiled(made, adding), description)
-        self._pool.evict()
-        return entry
+        return found
 
     def close(self) -> None:
         """Let go of what it returned. May be called again."""

@@ -62,6 +62,7 @@ class Workshop:
         """The float16 form, or why there is none."""
         self._kept: dict[tuple[SegmentRange, bool], Path] = {}
         self._values: dict[int, Values] = {}
+        self._named: tuple[Path, tuple[str, ...]] | None = None
 
     def nodes(self, segments: SegmentRange) -> tuple[int, int]:
         """The nodes [start, stop) of a run of segments."""
@@ -103,8 +104,11 @@ class Workshop:
 
         Raises: ModelRefused, StorageError: it cannot be written.
         """
-        path = self._compiler.draft("named.onnx")
-        return path, write_named(self.graph, path, self.specs, is_fixed=self._is_fixed)
+        if self._named is None:
+            path = self._compiler.draft("named.onnx")
+            names = write_named(self.graph, path, self.specs, is_fixed=self._is_fixed)
+            self._named = path, names
+        return self._named
 
     def kept(self, segments: SegmentRange, *, is_half: bool = False) -> Path:
         """The run of segments as it is, or in float16, in the pool, for units that compile for

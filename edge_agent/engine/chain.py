@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -12,6 +13,28 @@ from edge_agent.engine.cancel import Cancellation
 from edge_agent.engine.session import Session, check_names
 from edge_agent.engine.values import array_of, check_array
 from edge_agent.tensors import Arrays, TensorSpec
+
+
+class Turns:
+    """What keeps subgraphs from running more at once than was planned for their resource.
+
+    All chains that share one share its turns, for their runs would come on top of each other.
+    """
+
+    def __init__(self, most: int) -> None:
+        """`most` requests run at once at all."""
+        self._most = most
+        self._turns: dict[tuple[str, int], AbstractContextManager[Any]] = {}
+
+    def of(self, resource: str, at_once: int | None) -> AbstractContextManager[Any]:
+        """What a subgraph holds while it runs, of which `at_once` may run on `resource`; None: any
+        number."""
+        if at_once is None or at_once >= self._most:
+            return nullcontext()
+        key = (resource, at_once)
+        if key not in self._turns:
+            self._turns[key] = threading.Semaphore(at_once)
+        return self._turns[key]
 
 
 class Chain:

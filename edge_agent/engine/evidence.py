@@ -23,7 +23,7 @@ from typing import Any, Final
 from edge_agent.devices import ProviderUse, UnitId
 from edge_agent.engine.cancel import Cancellation
 from edge_agent.engine.listening import listening
-from edge_agent.engine.placing import create, kernels, recorded
+from edge_agent.engine.placing import create, kernels, record, recorded
 from edge_agent.engine.providers import known_provider
 from edge_agent.engine.reasons import reasons_in
 from edge_agent.engine.refusals import loading
@@ -163,8 +163,9 @@ def _asked_for(path: Path, names: Sequence[str]) -> Sequence[str]:
     """The nodes that ONNX Runtime asks providers about: those that it did not compute before."""
     options = _silent_options()
     options.add_session_config_entry("session.disable_prepacking", "1")
+    record(options)
     try:
-        session = create(path, options, ProviderUse(provider=CPU))
+        session = create(path, options)
     except runtime_errors():
         return names
     return tuple(itertools.chain(*recorded(session).values())) or names
@@ -181,6 +182,7 @@ def _opens_whole(path: Path, use: ProviderUse) -> bool:
 def _recorded(path: Path, use: ProviderUse, is_whole: bool) -> Mapping[str, Iterable[str]]:
     options = _silent_options()
     options.log_severity_level = _VERBOSE
+    record(options)
     with loading(path):
         return recorded(create(path, options, use, is_whole=is_whole))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -11,15 +10,16 @@ from edge_agent.devices import ProviderUse
 from edge_agent.engine.plugins import devices_of, register
 from edge_agent.engine.runtime import CPU, load_runtime
 
-ONLY_THERE = "session.disable_cpu_ep_fallback"
-RECORDED = "session.record_ep_graph_assignment_info"
+ON_CPU = ProviderUse(provider=CPU)
+_ONLY_THERE: Final = "session.disable_cpu_ep_fallback"
+_RECORDED: Final = "session.record_ep_graph_assignment_info"
 _KERNEL: Final = "_kernel_time"
 
 
 def create(
     source: Path | bytes,
     options: Any,
-    use: ProviderUse,
+    use: ProviderUse = ON_CPU,
     *,
     is_whole: bool = True,
     disabled_optimizers: Any = None,
@@ -32,9 +32,8 @@ def create(
     Raises: what ONNX Runtime raises.
     """
     runtime = load_runtime()
-    options.add_session_config_entry(RECORDED, "1")
     if is_whole and use.provider != CPU:
-        options.add_session_config_entry(ONLY_THERE, "1")
+        options.add_session_config_entry(_ONLY_THERE, "1")
     more: dict[str, Any] = {"enable_fallback": 0, "disabled_optimizers": disabled_optimizers}
     if use.library:
         register(use.provider, use.library)
@@ -49,8 +48,14 @@ def create(
     )
 
 
+def record(options: Any) -> None:
+    """Have the session of these SessionOptions keep what `recorded` tells."""
+    options.add_session_config_entry(_RECORDED, "1")
+
+
 def recorded(session: Any) -> Mapping[str, tuple[str, ...]]:
-    """Names of nodes by the provider that they were assigned to, as far as the session tells.
+    """Names of nodes by the provider that they were assigned to, as far as the session tells, for
+    which its options must `record`.
 
     ONNX Runtime 1.27 leaves out most or all of WebGpuExecutionProvider's.
     """
@@ -69,8 +74,3 @@ def kernels(profile: Iterable[Mapping[str, Any]]) -> Mapping[str, tuple[str, ...
             name = event["name"].removesuffix(_KERNEL)
             found.setdefault(event["args"]["provider"], []).append(name)
     return {provider: tuple(names) for provider, names in found.items()}
-
-
-def ran(profile: Iterable[Mapping[str, Any]]) -> Counter[str]:
-    """How many kernels ran on each provider, by the events of a profile that ONNX Runtime wrote."""
-    return Counter({provider: len(names) for provider, names in kernels(profile).items()})

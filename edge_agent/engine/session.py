@@ -23,9 +23,9 @@ import numpy as np
 from edge_agent.devices import ProviderUse
 from edge_agent.engine.background import GiveWay, run_in_thread
 from edge_agent.engine.cancel import Cancellation
-from edge_agent.engine.placing import create
+from edge_agent.engine.placing import ON_CPU, create
 from edge_agent.engine.refusals import loading, running
-from edge_agent.engine.runtime import CPU, ERRORS_ONLY, FATAL_ONLY, load_runtime
+from edge_agent.engine.runtime import ERRORS_ONLY, FATAL_ONLY, load_runtime
 from edge_agent.engine.values import array_of, inner_value, spec_of, value_of
 from edge_agent.errors import InputMismatch
 from edge_agent.tensors import Arrays, ElementType, TensorSpec
@@ -76,18 +76,7 @@ def open_on_cpu(path: Path, options: Any, disabled_optimizers: Any = None) -> An
     Raises: ModelRefused, RuntimeUnavailable, StorageError.
     """
     with loading(path):
-        return load_runtime().InferenceSession(
-            str(path),
-            options,
-            providers=[CPU],
-            enable_fallback=0,
-            disabled_optimizers=disabled_optimizers,
-        )
-
-
-def _open_on(path: Path, options: Any, use: ProviderUse, *, is_whole: bool) -> Any:
-    with loading(path):
-        return create(path, options, use, is_whole=is_whole)
+        return create(path, options, disabled_optimizers=disabled_optimizers)
 
 
 class Session:
@@ -171,9 +160,9 @@ class Session:
         options, pinned_cores = _options(threads, level, pinned_cores, plain, lean)
         if is_silent or use is not None:
             options.log_severity_level = FATAL_ONLY
-        if use is None:
-            return cls(open_on_cpu(path, options), path, pinned_cores)
-        return cls(_open_on(path, options, use, is_whole=is_whole), path, pinned_cores, use)
+        with loading(path):
+            inner = create(path, options, use or ON_CPU, is_whole=is_whole)
+        return cls(inner, path, pinned_cores, use)
 
     @classmethod
     def open_idle(

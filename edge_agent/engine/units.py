@@ -24,7 +24,7 @@ from edge_agent.engine.asking import Heard, Line, hear
 from edge_agent.engine.compiled_form import with_keeping
 from edge_agent.engine.listening import listening
 from edge_agent.engine.offers import Candidate, candidates, fault_of, is_unknown
-from edge_agent.engine.placing import create, recorded
+from edge_agent.engine.placing import create, record, recorded
 from edge_agent.engine.plugins import devices_of, register
 from edge_agent.engine.providers import REFUSALS, KnownProvider, known_provider
 from edge_agent.engine.refusals import is_not_whole, reason_of
@@ -182,6 +182,7 @@ def _failure_of_probe(unit: ComputeUnit, layout: Layout) -> str:
     options = load_runtime().SessionOptions()
     options.log_severity_level = ERRORS_ONLY
     options.intra_op_num_threads = 1
+    record(options)
     use = unit.use(layout, 1)
     failure: Exception | None = None
     with listening() as heard:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 from msgspec import structs
 
 from edge_agent import clock
-from edge_agent.engine.chain import Chain
+from edge_agent.engine.chain import Chain, Turns
 from edge_agent.engine.files import open_file
 from edge_agent.engine.memory import bounded_memory, enough_for
 from edge_agent.engine.runtime import load_runtime
@@ -166,9 +166,7 @@ class _Opening:
         self._is_background = is_background
         self._inputs: tuple[TensorSpec, ...] = ()
         self._outputs: tuple[TensorSpec, ...] = ()
-        self._turns: dict[tuple[str, int], AbstractContextManager[object]] = {}
-        """By resource and how many may run there at once: shared by all chains that were planned
-        so, whose runs would come on top of each other."""
+        self._turns = Turns(deployment.most_instances)
 
     def opened(self, ahead: Session | None) -> Opened:
         """All of it."""
@@ -207,18 +205,10 @@ class _Opening:
 
     def _runner(self, sessions: Sequence[Session], files: Sequence[SubgraphFile]) -> ChainRunner:
         outputs = [spec.name for spec in self._outputs]
-        turns = [self._turn(file) for file in files]
+        turns = [self._turns.of(file.resource, file.at_once) for file in files]
         limits_s = [file.run_limit_s for file in files if file.run_limit_s is not None]
         watch = Watch(sum(limits_s)) if limits_s else None
         return ChainRunner(Chain(sessions, required(self._inputs), outputs, turns), sessions, watch)
-
-    def _turn(self, file: SubgraphFile) -> AbstractContextManager[object]:
-        if file.at_once is None or file.at_once >= self._deployment.most_instances:
-            return nullcontext()
-        key = (file.resource, file.at_once)
-        if key not in self._turns:
-            self._turns[key] = threading.Semaphore(file.at_once)
-        return self._turns[key]
 
     def _add_specialised(self, opened: Opened, general: ChainRunner) -> None:
         """Have what serves single sets of shapes opened, warmed up, and picked where they come."""

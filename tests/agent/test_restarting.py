@@ -16,13 +16,12 @@ from edge_agent.agent.loaded import Loaded, Planning
 from edge_agent.agent.restoring import restored
 from edge_agent.config import Settings, UnitSettings
 from edge_agent.devices import Layout, ProviderUse, UnitId
-from edge_agent.plans import ExecutionPlan, Target
-from edge_agent.subgraphs import ModelId
 from edge_agent.wire.messages import RunError
 from edge_agent.wire.parts import Banned, Specialised, SubgraphFile
 from tests.agent.rig import WorkerEnd, X, wait_until
 from tests.agent.test_controller import Models, load, models, write
 from tests.builder.made_units import GPU, OTHER
+from tests.made_plans import PLAN
 
 __all__ = ["models"]  # the fixture
 
@@ -49,21 +48,6 @@ ON_HOST = SubgraphFile(
     path="/c/cpu.onnx", level="none", threads=1, is_plain=False, compiled_for="this device"
 )
 ON_GPU, ON_NPU = on(GPU), on(NPU)
-PLAN = ExecutionPlan(
-    model=ModelId("m"),
-    target=Target.LATENCY,
-    shapes=(),
-    subgraphs=(),
-    is_plain=False,
-    reason="it is faster",
-    predicted_s=None,
-    measured_s=None,
-    plain_s=None,
-    plain_over_plan=None,
-    rejections=(),
-    undivided_because=None,
-    profiling_s=0.0,
-)
 
 
 class Builds:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -42,6 +43,7 @@ from edge_agent.wire.parts import (
 )
 from tests.agent.made_lanes import epoch, spec
 from tests.agent.rig import wait_until
+from tests.made_plans import PLAN
 
 MODEL = ModelId("m")
 X = TensorName("x")
@@ -49,22 +51,7 @@ FILE = SubgraphFile(path="/c/graph.onnx", level="none", threads=1, is_plain=Fals
 
 
 def plan_of(shapes: tuple[tuple[TensorName, Shape], ...], *, special: bool = True) -> ExecutionPlan:
-    return ExecutionPlan(
-        model=MODEL,
-        target=Target.LATENCY,
-        shapes=shapes,
-        subgraphs=(),
-        is_plain=False,
-        reason="it is faster",
-        predicted_s=None,
-        measured_s=None,
-        plain_s=None,
-        plain_over_plan=None,
-        rejections=(),
-        undivided_because=None,
-        profiling_s=0.0,
-        is_specialised=special,
-    )
+    return replace(PLAN, shapes=shapes, is_specialised=special)
 
 
 def counts(**often: int) -> tuple[ShapeCount, ...]:

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from edge_agent.errors import RunFailed
 from edge_agent.model.divide import summarise
 from edge_agent.model.graph import ModelGraph
 from edge_agent.model.specs import infer_specs
-from edge_agent.plans import CandidatePlan, ChosenSubgraph
+from edge_agent.plans import CandidatePlan
 from edge_agent.profiles import HOST_UNIT, Configuration
 from edge_agent.profiling.profiler import Unfit
 from edge_agent.profiling.ratio import Run
@@ -34,6 +33,7 @@ from edge_agent.subgraphs import ModelId, SegmentRange
 from edge_agent.tensors import Arrays
 from tests.builder.made_units import GPU, ON_OTHER, OTHER
 from tests.builder.test_workshop import X, made_workshop, open_pool, whole
+from tests.made_plans import chosen_plan
 from tests.model.made_models import graph_of, held, model, node, value
 
 NPU = UnitId("npu0")
@@ -259,23 +259,7 @@ def test_a_unit_whose_first_run_does_not_end_is_unfit_however_patient_the_user_i
 
 def plan(workshop: Workshop, *each: Configuration, instances: int = 1) -> CandidatePlan:
     """One segment in each of the configurations; the last takes the rest."""
-    count = len(workshop.summary.segments)
-    bounds = [*range(len(each)), count]
-    ranges = [SegmentRange(start=a, stop=b) for a, b in pairwise(bounds)]
-    return CandidatePlan(
-        subgraphs=tuple(
-            ChosenSubgraph(
-                segments=segments,
-                nodes=workshop.nodes(segments),
-                configuration=configuration,
-                predicted_s=0.001,
-            )
-            for segments, configuration in zip(ranges, each, strict=True)
-        ),
-        predicted_s=0.001,
-        predicted_per_s=1000.0,
-        instances=instances,
-    )
+    return chosen_plan(workshop, range(1, len(each)), each, instances)
 
 
 ON_NPU = replace(ON_OTHER, unit=NPU)

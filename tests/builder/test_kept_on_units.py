@@ -23,7 +23,7 @@ from edge_agent.engine.session import OptimisationLevel, Session
 from edge_agent.model.divide import summarise
 from edge_agent.model.graph import ModelGraph
 from edge_agent.model.specs import infer_specs
-from edge_agent.plans import CandidatePlan, ChosenSubgraph, Target
+from edge_agent.plans import Target
 from edge_agent.profiles import HOST, HOST_UNIT, Configuration
 from edge_agent.store.manifests import EntryKind
 from edge_agent.store.pool import Adding, Pool
@@ -39,6 +39,7 @@ from tests.builder.test_workshop import (
     whole,
     write_convolutions,
 )
+from tests.made_plans import chosen_plan
 from tests.model.made_models import graph_of, held, model, node, value
 
 M = ModelId("m")
@@ -296,20 +297,7 @@ def files(
     slices: Slices | None = None,
 ) -> tuple[SubgraphFile, ...]:
     """The files of a plan whose first segment runs in the first configuration and so on."""
-    ranges = parts(workshop) if len(configurations) == 2 else (whole(workshop),)
-    plan = CandidatePlan(
-        subgraphs=tuple(
-            ChosenSubgraph(
-                segments=segments,
-                nodes=workshop.nodes(segments),
-                configuration=configuration,
-                predicted_s=0.001,
-            )
-            for segments, configuration in zip(ranges, configurations, strict=True)
-        ),
-        predicted_s=0.001,
-        predicted_per_s=1000.0,
-    )
+    plan = chosen_plan(workshop, range(1, len(configurations)), configurations)
     making = PlanFiles(message, workshop, device(unit), KEY, slices or quiet_slices(), RUN_LIMIT_S)
     return making.files(plan)
 

@@ -7,26 +7,16 @@ from dataclasses import replace
 import pytest
 
 from edge_agent.builder.specialised import judged
-from edge_agent.plans import CandidatePlan, ExecutionPlan, Target
+from edge_agent.plans import CandidatePlan
 from edge_agent.profiles import RatioInterval
 from edge_agent.profiling.verify import Verification
-from edge_agent.subgraphs import ModelId
+from tests import made_plans
 
 CONTROL = RatioInterval(median=1.0, low=0.99, high=1.01, pairs=20)
-PLAN = ExecutionPlan(
-    model=ModelId("m"),
-    target=Target.LATENCY,
-    shapes=(),
-    subgraphs=(),
-    is_plain=False,
+PLAN = replace(
+    made_plans.PLAN,
     reason="why",
-    predicted_s=None,
-    measured_s=None,
-    plain_s=None,
     plain_over_plan=RatioInterval(median=2.0, low=1.9, high=2.1, pairs=20),
-    rejections=(),
-    undivided_because=None,
-    profiling_s=0.0,
 )
 CHOSEN = CandidatePlan(subgraphs=(), predicted_s=1.0, predicted_per_s=1.0)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -23,12 +22,13 @@ from edge_agent.errors import ModelRefused
 from edge_agent.model.divide import summarise
 from edge_agent.model.graph import ModelGraph
 from edge_agent.model.specs import infer_specs
-from edge_agent.plans import CandidatePlan, ChosenSubgraph, Target
+from edge_agent.plans import CandidatePlan, Target
 from edge_agent.profiles import Configuration
 from edge_agent.profiling.profiler import Unfit
 from edge_agent.store.pool import Pool
 from edge_agent.subgraphs import ModelId, SegmentRange
 from edge_agent.tensors import Arrays, ElementType, TensorName, TensorSpec
+from tests.made_plans import chosen_plan
 
 X = np.random.default_rng(0).standard_normal((1, 3, 16, 16)).astype(np.float32)
 CPU = UnitId("cpu")
@@ -102,21 +102,7 @@ def configuration(layout: Layout = Layout.BLOCKED, **changes: int) -> Configurat
 
 
 def plan(workshop: Workshop, *cuts: int, layout: Layout = Layout.BLOCKED) -> CandidatePlan:
-    bounds = [0, *cuts, len(workshop.summary.segments)]
-    ranges = [SegmentRange(start=a, stop=b) for a, b in pairwise(bounds)]
-    return CandidatePlan(
-        subgraphs=tuple(
-            ChosenSubgraph(
-                segments=segments,
-                nodes=workshop.nodes(segments),
-                configuration=configuration(layout),
-                predicted_s=0.001,
-            )
-            for segments in ranges
-        ),
-        predicted_s=0.001,
-        predicted_per_s=1000.0,
-    )
+    return chosen_plan(workshop, cuts, [configuration(layout)] * (len(cuts) + 1))
 
 
 def test_the_nodes_of_all_segments_are_all_nodes(workshop: Workshop) -> None:

@@ -21,7 +21,6 @@ from edge_agent.devices import (
     UnitKind,
 )
 from edge_agent.errors import BadRequest
-from edge_agent.plans import ExecutionPlan, Target
 from edge_agent.profiles import RatioInterval
 from edge_agent.subgraphs import ModelId
 from edge_agent.tensors import TensorName
@@ -43,22 +42,14 @@ from edge_agent.wire.messages import (
     Unload,
 )
 from edge_agent.wire.parts import SpecialisedState
+from tests import made_plans
 from tests.fake_agent import Asked, FakeAgent, doubles, state
 
-PLAN = ExecutionPlan(
+PLAN = replace(
+    made_plans.PLAN,
     model=ModelId("0" * 64),
-    target=Target.LATENCY,
-    shapes=(),
-    subgraphs=(),
     is_plain=True,
     reason="nothing was measured to be faster",
-    predicted_s=None,
-    measured_s=None,
-    plain_s=None,
-    plain_over_plan=None,
-    rejections=(),
-    undivided_because=None,
-    profiling_s=0.0,
 )
 DEVICE = Device(
     hostname="board",

@@ -11,7 +11,7 @@ import pytest
 from edge_agent.config import UnitSettings
 from edge_agent.devices import ComputeUnit, Keeping, Layout, RefusedUnit, UnitId, UnitKind
 from edge_agent.engine.offers import Candidate, candidates, configured
-from edge_agent.engine.runtime import installed_builds, runtime_build, runtime_version
+from edge_agent.engine.runtime import runtime_build, runtime_version
 from edge_agent.engine.units import (
     describe_device,
     described,
@@ -199,30 +199,6 @@ def test_a_provider_that_fails_with_options_names_their_key() -> None:
     refused = refusal("NewExecutionProvider", given)
     assert refused.reason.startswith("the probe model failed: ")
     assert refused.remedy.startswith(f"change [units.new] options in {FILE}; reinstall ONNX")
-
-
-WITH_OPENVINO = pytest.mark.skipif(
-    "onnxruntime-openvino" not in dict(installed_builds()), reason="needs onnxruntime-openvino"
-)
-
-
-@WITH_OPENVINO
-def test_options_reach_the_provider_and_override_ours() -> None:
-    options = (("num_of_threads", "1"), ("precision", "FP32"))
-    units, _ = find_units(cores=2, units=[table("openvino", options=options, threads=1)])
-    (openvino,) = (u for u in units if u.id == "openvino")
-    assert openvino.cores == 1
-    given = dict(openvino.use(openvino.layouts[0], 2).options)
-    assert given == {"device_type": "CPU", "num_of_threads": "1", "precision": "FP32"}
-
-
-@WITH_OPENVINO
-def test_an_option_that_the_provider_refuses_is_told_with_its_reason() -> None:
-    units, refused = find_units(cores=1, units=[table("openvino", options=(("nonsense", "1"),))])
-    assert [unit.id for unit in units] == ["cpu"]
-    (openvino,) = (r for r in refused if r.unit == "openvino")
-    assert openvino.reason == "the probe model failed: Invalid OpenVINO EP option: nonsense"
-    assert openvino.remedy.startswith(f"change [units.openvino] options in {FILE}; install the")
 
 
 def test_options_decide_on_layouts_and_caps_become_options() -> None:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.devices import ComputeUnit, Layout, RefusedUnit, UnitKind
+from edge_agent.config import UnitSettings
+from edge_agent.devices import ComputeUnit, Layout, RefusedUnit, UnitId, UnitKind
 from edge_agent.engine.plugins import plugin_module
 from edge_agent.engine.runtime import runtime_version
-from edge_agent.engine.units import probe_in_child
+from edge_agent.engine.units import find_units, probe_in_child
 from tests.units.conftest import PROBE_S, Found
 
 NATIVE = {Layout.NATIVE}
@@ -25,6 +26,8 @@ KNOWN = {
 PLUGINS = {"qnn": "onnxruntime-qnn"}
 OPTIONAL = {"tensorrt"}
 """Comes with the build for CUDA, but works only where NVIDIA's libraries for it are installed."""
+
+FILE = Path("/etc/edge-agent/config.toml")
 
 Unit = Callable[[str], ComputeUnit]
 
@@ -106,3 +109,26 @@ def test_the_emulated_npu_is_the_one_that_its_package_names(unit: Unit) -> None:
     package = plugin_module("onnxruntime-qnn")
     assert package is not None
     assert options == {"backend_path": package.get_qnn_htp_path()}
+
+
+def openvino_with(*options: tuple[str, str], threads: int | None = None) -> UnitSettings:
+    return UnitSettings(id=UnitId("openvino"), file=FILE, options=options, threads=threads)
+
+
+def test_options_reach_the_provider_and_override_ours(unit: Unit) -> None:
+    unit("openvino")
+    settings = openvino_with(("num_of_threads", "1"), ("precision", "FP32"), threads=1)
+    units, _ = find_units(cores=2, units=[settings])
+    (openvino,) = (u for u in units if u.id == "openvino")
+    assert openvino.cores == 1
+    given = dict(openvino.use(openvino.layouts[0], 2).options)
+    assert given == {"device_type": "CPU", "num_of_threads": "1", "precision": "FP32"}
+
+
+def test_an_option_that_the_provider_refuses_is_told_with_its_reason(unit: Unit) -> None:
+    unit("openvino")
+    units, refused = find_units(cores=1, units=[openvino_with(("nonsense", "1"))])
+    assert [unit.id for unit in units] == ["cpu"]
+    (openvino,) = (r for r in refused if r.unit == "openvino")
+    assert openvino.reason == "the probe model failed: Invalid OpenVINO EP option: nonsense"
+    assert openvino.remedy.startswith(f"change [units.openvino] options in {FILE}; install the")
