@@ -347,11 +347,8 @@ class Controller:
                 if is_mine and not loaded.is_gone.is_set():
                     self._wait_for_quiet(loaded)
                     loaded.planning = Planning("working", 0.0, "starting")
-                    built = self._ask_builder(loaded, is_fresh)
-                    while loaded.bans(built.subgraphs):
-                        # Its worker died of these units while the plan was made.
-                        built = self._ask_builder(loaded, is_fresh=False)
-                    self._deploy(loaded, built)
+                    ask = partial(self._ask_builder, loaded)
+                    self._deploy(loaded, loaded.ask_until_allowed(ask, is_fresh=is_fresh))
         except EdgeAgentError as error:
             if not loaded.is_gone.is_set() and not self.is_stopping.is_set():
                 name = loaded.record.name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from edge_agent.agent.builders import Builder
@@ -19,6 +19,7 @@ from edge_agent.store.registry import LoadedModel
 from edge_agent.tensors import ShapeSet, shape_names
 from edge_agent.wire.messages import (
     Build,
+    Built,
     PlanInMaking,
 )
 from edge_agent.wire.parts import (
@@ -98,6 +99,14 @@ class Loaded:
         """Whether some of them are opened on units that killed its worker."""
         banned = {b.unit for b in self.banned if not b.is_keeping}
         return any(file.use is not None and file.unit in banned for file in files)
+
+    def ask_until_allowed(self, ask: Callable[[bool], Built], *, is_fresh: bool) -> Built:
+        """What a builder makes; asked again while its worker died of the units of it meanwhile.
+        `ask` is told whether to forget what was measured."""
+        built = ask(is_fresh)
+        while self.bans(built.subgraphs):
+            built = ask(False)
+        return built
 
     def asked_for(self, *, is_fresh: bool, device: Device | None) -> Build:
         """What a builder is to make: the plan that the user asked for."""

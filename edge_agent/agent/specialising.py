@@ -11,6 +11,7 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -52,6 +53,7 @@ ten can have a tenth of the requests at the same time; and what was measured of 
 again is on disk."""
 MOST_ANSWERS = 16
 """So many plans that users asked for are kept, and so many may be waited for."""
+_BANNED = "the worker died of its units"
 
 
 class Host(Protocol):
@@ -244,7 +246,9 @@ class Specialiser:
     def _make(self, loaded: Loaded, work: ShapeWork, shapes: ShapeSet) -> None:
         result: Built | EdgeAgentError
         try:
-            result = self._ask_builder(loaded, work, shapes)
+            is_stale = any(s.shapes == shapes and s.is_stale for s in loaded.specialisations)
+            ask = partial(self._ask_builder, loaded, work, shapes)
+            result = loaded.ask_until_allowed(ask, is_fresh=is_stale)
             loaded.opens_aside = result.opens_aside
         except EdgeAgentError as error:
             if work.stopped.is_set() or self._host.is_over(loaded):
@@ -273,7 +277,9 @@ class Specialiser:
             others = tuple(s for s in loaded.specialisations if s.shapes != shapes)
             loaded.specialisations = _bounded((*others, _specialisation(shapes, result)))
 
-    def _ask_builder(self, loaded: Loaded, work: ShapeWork, shapes: ShapeSet) -> Built:
+    def _ask_builder(
+        self, loaded: Loaded, work: ShapeWork, shapes: ShapeSet, is_fresh: bool
+    ) -> Built:
         with work.changing:
             if work.stopped.is_set():
                 raise BuilderLost("stopped")
@@ -281,9 +287,8 @@ class Specialiser:
                 work.builder = self._new_builder(self._settings)
             builder = work.builder
         names, serve = shape_names(loaded.lane.inputs), loaded.serve
-        is_stale = any(s.shapes == shapes and s.is_stale for s in loaded.specialisations)
         message = msgspec.structs.replace(
-            loaded.asked_for(is_fresh=is_stale, device=self._host.prober.known),
+            loaded.asked_for(is_fresh=is_fresh, device=self._host.prober.known),
             shapes=tuple(zip(names, shapes, strict=True)),
             general=General(
                 is_plain=loaded.plan is None or loaded.plan.is_plain,
@@ -310,6 +315,9 @@ class Specialiser:
         """Have the wanted ones serve, and no others; whether that could be done."""
         if work.stopped.is_set():
             return True
+        banned = _banned(loaded)
+        if banned:
+            refuse(loaded, dict.fromkeys(banned, _BANNED))
         wanted = self._wanted_to_serve(loaded)
         before = loaded.serve.specialised
         loaded.specialisations = tuple(
@@ -328,6 +336,11 @@ class Specialiser:
         except StorageError as error:
             log.warning("the plans of %s are not kept: %s", loaded.record.name, error)
         return True
+
+
+def _banned(loaded: Loaded) -> set[ShapeSet]:
+    """What was made, but before its units killed the worker."""
+    return {s.shapes for s in loaded.specialisations if s.serve and loaded.bans(s.serve.subgraphs)}
 
 
 def _end(work: ShapeWork) -> Builder | None:

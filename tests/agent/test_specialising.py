@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+import msgspec
 import pytest
 
 from edge_agent.agent.builders import Builder
@@ -18,7 +19,7 @@ from edge_agent.agent.specialising import Specialiser
 from edge_agent.agent.turns import Turn
 from edge_agent.agent.workers import Serve
 from edge_agent.config import Settings, Specialising
-from edge_agent.devices import Device
+from edge_agent.devices import Device, Layout
 from edge_agent.errors import (
     BuilderLost,
     Busy,
@@ -37,17 +38,21 @@ from edge_agent.wire.messages import (
     PlanInMaking,
 )
 from edge_agent.wire.parts import (
+    Banned,
     ShapeCount,
     Specialised,
     SubgraphFile,
 )
 from tests.agent.made_lanes import epoch, spec
 from tests.agent.rig import wait_until
+from tests.builder.made_units import GPU, OTHER
 from tests.made_plans import PLAN
 
 MODEL = ModelId("m")
 X = TensorName("x")
 FILE = SubgraphFile(path="/c/graph.onnx", level="none", threads=1, is_plain=False)
+ON_GPU = msgspec.structs.replace(FILE, unit=GPU, use=OTHER.use(Layout.NATIVE, 0))
+BANNED = Banned(GPU, "the worker died again and again")
 
 
 def plan_of(shapes: tuple[tuple[TensorName, Shape], ...], *, special: bool = True) -> ExecutionPlan:
@@ -88,10 +93,14 @@ class FakeBuilder:
         error = self.bench.errors.get(shapes)
         if error is not None:
             raise error
+        file = FILE
+        if shapes in self.bench.on_gpu and not message.banned:
+            file = ON_GPU
+            self.bench.when_made(shapes)
         return Built(
             plan=plan_of(message.shapes),
             device=DEVICE,
-            subgraphs=() if shapes in self.bench.useless else (FILE,),
+            subgraphs=() if shapes in self.bench.useless else (file,),
             instances=1,
             pinned_cores=(),
             inputs=(),
@@ -133,6 +142,10 @@ class Bench:
         self.messages: list[Build] = []
         self.errors: dict[ShapeSet, EdgeAgentError] = {}
         self.useless: set[ShapeSet] = set()
+        self.on_gpu: set[ShapeSet] = set()
+        """Whose subgraphs are on a unit beside the processor, unless one is banned."""
+        self.when_made: Callable[[ShapeSet], None] = lambda _: None
+        """Called when such a one was made, before it is known to the agent."""
         self.go_on = threading.Event()
         self.go_on.set()
         self.deployed: list[set[ShapeSet]] = []
@@ -265,6 +278,33 @@ def test_what_cannot_be_opened_leaves_what_serves_and_is_not_tried_again(bench: 
     assert bench.reason(B) == "not opened: the disk is full"
     bench.ask(x1x2=60, x2x2=50)
     assert bench.built == [A, B]
+
+
+def test_what_was_made_while_its_unit_killed_the_worker_is_made_again(bench: Bench) -> None:
+    bench.on_gpu = {A}
+
+    def dies(_: ShapeSet) -> None:
+        bench.loaded.banned = (BANNED,)
+
+    bench.when_made = dies
+    bench.ask(x1x2=60)
+    assert bench.built == [A, A]
+    assert [m.banned for m in bench.messages] == [(), (BANNED,)]
+    assert [s.subgraphs for s in bench.loaded.serve.specialised] == [(FILE,)]
+
+
+def test_what_was_made_before_its_unit_killed_the_worker_is_not_opened(bench: Bench) -> None:
+    bench.on_gpu = {A, B}
+
+    def dies_of_the_one_before(shapes: ShapeSet) -> None:
+        if shapes == B:
+            bench.loaded.banned = (BANNED,)
+
+    bench.when_made = dies_of_the_one_before
+    bench.ask(x1x2=60, x2x2=50)
+    assert bench.built == [A, B, B]
+    assert bench.deployed == [{B}]
+    assert bench.reason(A) == "the worker died of its units"
 
 
 def test_shapes_that_change_in_the_middle_are_dealt_with_before_it_ends(bench: Bench) -> None:
