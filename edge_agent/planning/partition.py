@@ -25,8 +25,9 @@ def choose(
     request (see `assemble`); what shares a resource has as many instances, and what is on the
     host's cores beside an accelerator also as many threads. Exact: no plan that `profile` can
     price is better than the ones returned; of the plans over several resources, that holds for the
-    best one, within the bounds of `pipelines`, and others are good ones. Ties: fewer subgraphs,
-    then the order of `Configuration`, then earlier cuts.
+    best one, within the bounds of `pipelines`, and others are good ones. Ties: less work in all
+    (what does not hold up the busiest resource still runs where it is fastest), then fewer
+    subgraphs, then the order of `Configuration`, then earlier cuts.
 
     A cut whose bytes are not known is never used, nor a segment in a configuration that refuses
     it, nor a part in one that is not divisible or falls back to the processor. Nothing measured,
@@ -57,6 +58,7 @@ def choose(
             best += [
                 (
                     Fraction(max(label.loads), at_once),
+                    Fraction(sum(label.loads), at_once),
                     label.parts,
                     tuple(group[c].configuration for c in label.used),
                     label.starts,
@@ -206,8 +208,9 @@ _Path = tuple[int, int, tuple[int, ...], tuple[int, ...]]
 """Picoseconds, number of subgraphs, configuration and first segment of each: compared in this
 order. Adding the same tail to two paths keeps their order, which is what makes the search exact."""
 
-_Ranked = tuple[Fraction, int, tuple[Configuration, ...], tuple[int, ...]]
-"""Picoseconds per request, number of subgraphs, configuration and first segment of each."""
+_Ranked = tuple[Fraction, Fraction, int, tuple[Configuration, ...], tuple[int, ...]]
+"""Picoseconds per request, of the busiest resource and of all together; number of subgraphs,
+configuration and first segment of each."""
 
 
 def _best_paths(prices: Prices, count: int) -> list[_Path]:
@@ -277,12 +280,13 @@ def _single_paths(prices: Prices) -> list[_Path]:
 
 def _ranked(path: _Path, group: Sequence[SegmentTimes]) -> _Ranked:
     cost, parts, used, starts = path
-    instances = group[0].configuration.instances
-    return Fraction(cost, instances), parts, tuple(group[c].configuration for c in used), starts
+    per_request = Fraction(cost, group[0].configuration.instances)
+    configurations = tuple(group[c].configuration for c in used)
+    return per_request, per_request, parts, configurations, starts
 
 
 def _pieces(ranked: _Ranked, segments: int) -> list[tuple[SegmentRange, Configuration]]:
-    _, _, used, starts = ranked
+    *_, used, starts = ranked
     bounds = pairwise((*starts, segments))
     return [
         (SegmentRange(start=start, stop=stop), configuration)

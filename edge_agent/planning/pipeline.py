@@ -46,9 +46,10 @@ class Label(NamedTuple):
     """First segment of each subgraph."""
 
     @property
-    def rank(self) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
-        """What decides between equal times; adding the same tail to two labels keeps its order."""
-        return self.parts, self.used, self.starts
+    def rank(self) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
+        """What decides between equal times, the load of all resources together first; adding the
+        same tail to two labels keeps its order."""
+        return sum(self.loads), self.parts, self.used, self.starts
 
 
 def pipelines(

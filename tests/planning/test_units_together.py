@@ -26,7 +26,7 @@ CPU, CPU2, TWICE = configuration(), configuration(threads=2), configuration(inst
 BLOCKED = configuration(Layout.BLOCKED)
 GPU, GPU_NHWC, NPU = accelerator(), accelerator(layout=Layout.NHWC), accelerator("npu0")
 ALL_ON_GPU = accelerator(falls_back=True)
-Plan = tuple[Fraction, int, tuple[Configuration, ...], tuple[int, ...]]
+Plan = tuple[Fraction, Fraction, int, tuple[Configuration, ...], tuple[int, ...]]
 
 
 def priced(
@@ -35,8 +35,9 @@ def priced(
     used: Sequence[Configuration],
     starts: Sequence[int],
     target: Target,
-) -> Fraction | None:
-    """Picoseconds per request, from first principles; None where that is no plan."""
+) -> tuple[Fraction, Fraction] | None:
+    """Picoseconds per request, of the busiest resource (for the latency: of all) and of all
+    together, from first principles; None where that is no plan."""
     loads: dict[str, Fraction] = {}
     size = len(model.segments)
     for at, (start, stop) in enumerate(pairwise((*starts, size))):
@@ -58,11 +59,12 @@ def priced(
         resource = "host" if which.threads else which.unit
         loads[resource] = loads.get(resource, Fraction(0)) + Fraction(took, which.instances)
     hosts = {(c.instances, c.threads) for c in used if c.threads}
+    total = sum(loads.values(), Fraction(0))
     if target is Target.LATENCY:
-        return sum(loads.values(), Fraction(0)) if {c.instances for c in used} == {1} else None
+        return (total, total) if {c.instances for c in used} == {1} else None
     if len({k for k, _ in hosts}) > 1 or (len(loads) > 1 and len(hosts) > 1):
         return None
-    return max(loads.values())
+    return max(loads.values()), total
 
 
 def picoseconds(duration_s: float) -> int:
@@ -76,7 +78,7 @@ def every_plan(model: ModelSummary, profile: LatencyProfile, target: Target) -> 
         used = tuple(assigned[i] for i in starts)
         cost = priced(model, known, used, starts, target)
         if cost is not None:
-            yield cost, len(used), used, starts
+            yield *cost, len(used), used, starts
 
 
 def as_plan(
@@ -87,8 +89,8 @@ def as_plan(
     starts = tuple(s.segments.start for s in candidate.subgraphs)
     cost = priced(model, known, used, starts, target)
     assert cost is not None
-    assert candidate.predicted_s / candidate.instances == pytest.approx(float(cost) / 1e12)
-    return cost, len(used), used, starts
+    assert candidate.predicted_s / candidate.instances == pytest.approx(float(cost[0]) / 1e12)
+    return *cost, len(used), used, starts
 
 
 durations = st.sampled_from([0.0, 1e-3, 2e-3, 3e-3]) | st.floats(1e-6, 5e-3)
@@ -123,7 +125,7 @@ def test_the_plans_of_least_latency_are_those_of_brute_force(
 ) -> None:
     model, profile = problem
     everything = sorted(every_plan(model, profile, Target.LATENCY))
-    want = sorted({*everything[:count], *(p for p in everything if p[1] == 1)})
+    want = sorted({*everything[:count], *(p for p in everything if p[2] == 1)})
     got = choose(model, profile, Target.LATENCY, count)
     assert [as_plan(model, profile, c, Target.LATENCY) for c in got] == want
     assert {c.instances for c in got} <= {1}
@@ -140,7 +142,7 @@ def test_the_plan_of_greatest_throughput_is_that_of_brute_force(
     found = [as_plan(model, profile, c, Target.THROUGHPUT) for c in got]
     assert found[:1] == everything[:1]
     assert found == sorted(set(found))
-    assert {p for p in everything if p[1] == 1} <= set(found) <= set(everything)
+    assert {p for p in everything if p[2] == 1} <= set(found) <= set(everything)
 
 
 def slowest_parts(
@@ -252,6 +254,37 @@ def test_two_requests_keep_two_units_busy() -> None:
     latency = choose(model, profile, Target.LATENCY, 1)[0]
     assert str(latency) == "[0-3] gpu0/native"
     assert (latency.instances, latency.predicted_s) == (1, pytest.approx(8e-3))
+
+
+def test_what_holds_up_no_other_work_still_runs_where_it_is_fastest() -> None:
+    """Only the NPU takes the first segment; the processor would do the second one in time."""
+    model = chain(2, [0])
+    profile = latency_profile(
+        model,
+        [
+            times(CPU, [9e-3, 4e-3], refused=[0]),
+            times(GPU, [9e-3, 1e-3], refused=[0]),
+            times(NPU, [5e-3, 9e-3]),
+        ],
+    )
+    plan = choose(model, profile, Target.THROUGHPUT, 1)[0]
+    assert str(plan) == "[0] npu0/native + [1] gpu0/native"
+    assert plan.predicted_per_s == pytest.approx(1 / 5e-3)
+
+
+def test_what_is_slow_in_all_resources_is_not_chosen_though_the_busiest_is_equal() -> None:
+    """Layouts of equal load on the busiest resource: the one that spares the other one wins."""
+    model = chain(3, [0, 0])
+    profile = latency_profile(
+        model,
+        [
+            times(CPU, [3e-3, 2e-3, 9e-3], refused=[2]),
+            times(BLOCKED, [1e-3, 2e-3, 9e-3], refused=[2]),
+            times(NPU, [9e-3, 9e-3, 7e-3], refused=[0, 1]),
+        ],
+    )
+    plan = choose(model, profile, Target.THROUGHPUT, 1)[0]
+    assert str(plan) == "[0-1] cpu/blocked/1t + [2] npu0/native"
 
 
 def test_threads_beside_an_accelerator_are_those_of_one_kind() -> None:
