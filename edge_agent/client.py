@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge_agent import clock
-from edge_agent.config import load_settings
+from edge_agent.config import find_socket
 from edge_agent.devices import Device, UnitId
 from edge_agent.errors import (
     AgentUnavailable,
@@ -121,7 +121,7 @@ class Client:
 
     def __init__(self, socket: str | Path | None = None) -> None:
         """Use the socket at that path; None: `EDGE_AGENT_SOCKET`, the settings, or the default."""
-        self._path = load_settings(os.environ, socket=socket).socket
+        self._path = find_socket(os.environ, socket)
         self._codec = Codec()
         self._id = uuid.uuid4().hex
         self._pid = os.getpid()

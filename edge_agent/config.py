@@ -179,6 +179,18 @@ def load_settings(
     )
 
 
+def find_socket(environ: Mapping[str, str], socket: str | Path | None = None) -> Path:
+    """Where the agent listens that a client means: at `socket`, else where `environ` says, else
+    where the config file says or by default. A config file that is not needed is not read.
+
+    Raises: UsageError, as `load_settings`.
+    """
+    chosen = socket or environ.get("EDGE_AGENT_SOCKET")
+    if chosen:
+        return _checked_socket(_absolute(chosen))
+    return load_settings(environ).socket
+
+
 def encode_settings(settings: Settings) -> str:
     """The settings as JSON, for a child process."""
     return msgspec.json.encode(settings, enc_hook=str).decode()

@@ -12,6 +12,7 @@ from edge_agent.config import (
     decode_units,
     encode_settings,
     encode_units,
+    find_socket,
     load_settings,
     make_socket_folder,
 )
@@ -228,6 +229,23 @@ def test_a_named_config_file_must_exist_and_be_a_file(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff")
     with pytest.raises(UsageError, match="is no TOML file"):
         load_settings({"HOME": "/h"}, config_file=tmp_path / "binary")
+
+
+def test_a_client_needs_the_config_file_only_where_nothing_else_names_the_socket(
+    tmp_path: Path,
+) -> None:
+    home = {"HOME": str(tmp_path)}
+    folder = tmp_path / ".config/edge-agent"
+    folder.mkdir(parents=True)
+    written(folder / "config.toml", 'socket = "/from/file"')
+    assert find_socket(home) == Path("/from/file")
+    written(folder / "config.toml", "sockett = 1")
+    assert find_socket(home, "/given") == Path("/given")
+    assert find_socket(home | {"EDGE_AGENT_SOCKET": "/named"}) == Path("/named")
+    with pytest.raises(UsageError, match="sockett"):
+        find_socket(home)
+    with pytest.raises(UsageError, match="got a path of 108 bytes"):
+        find_socket(home, "/" + "a" * 107)
 
 
 def test_a_socket_path_of_107_bytes_is_allowed_and_of_108_refused() -> None:

@@ -26,6 +26,10 @@ class Allowed:
     placements: list[Placement] = field(default_factory=list)
     rejections: list[Rejection] = field(default_factory=list)
 
+    def refuse(self, what: str, why: str) -> None:
+        """Have it said that `what` is not tried."""
+        self.rejections.append(Rejection(candidate=what, reason="refused", detail=why))
+
 
 def configurations(unit: ComputeUnit, target: Target, cores: int) -> tuple[Configuration, ...]:
     """What may be measured on a unit: every layout, with thread counts up to `cores`.
@@ -98,6 +102,8 @@ def allow(
                 found.configurations += _falling_back(unit, target, cores)
             if is_half and unit.takes_floats:
                 offered = (*offered, *(replace(c, is_half=True) for c in offered))
+            elif is_half:
+                found.refuse(f"{unit.id}/fp16", "it takes no floats, only what is quantised")
         if len(refused) == len(summary.segments):
             detail = "no segment is left that it may run whole"
             if beyond:
@@ -105,11 +111,13 @@ def allow(
                     f": it may hold {unit.memory_bytes} bytes, memory_bytes of [units.{unit.id}] "
                     "in the config file, and no segment that it takes needs as little"
                 )
-            found.rejections.append(Rejection(candidate=unit.id, reason="refused", detail=detail))
+            found.refuse(unit.id, detail)
             continue
         found.configurations += offered
         if refused:
             found.refused |= dict.fromkeys(offered, frozenset(refused))
+    if is_half and all(unit.id == HOST_UNIT for unit in units):
+        found.refuse("fp16", "the processor computes as the model says, and there is no other unit")
     return found
 
 
@@ -124,7 +132,7 @@ def _placed(unit: ComputeUnit, look: Look, found: Allowed, *, is_fixed: bool) ->
             return look(unit)
         except EdgeAgentError as error:
             reason = str(error)
-    found.rejections.append(Rejection(candidate=unit.id, reason="refused", detail=reason))
+    found.refuse(unit.id, reason)
     return None
 
 

@@ -139,9 +139,6 @@ def _ask_agent(settings: Settings) -> tuple[Status | None, Device | None, Checke
             status = client.status()
             text = f"version {status.version}, pid {status.pid}, socket {settings.socket}"
             return status, client.devices(), Checked(what="agent", text=text)
-    except UsageError:
-        # A client reads the default config file, too.
-        return None, None, Checked(what="agent", text="not asked: the config file is wrong")
     except EdgeAgentError as error:
         if status is None and isinstance(error, AgentUnavailable):
             return None, None, Checked(what="agent", text=f"none runs at {settings.socket}")

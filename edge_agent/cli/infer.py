@@ -12,7 +12,7 @@ import numpy as np
 
 from edge_agent import clock
 from edge_agent.cli.models import add_shape_option, parse_shapes
-from edge_agent.cli.output import count_text, print_json, settings_of
+from edge_agent.cli.output import client_of, count_text, print_json
 from edge_agent.client import DEFAULT_DEADLINE_S, Client
 from edge_agent.errors import StorageError, UsageError
 from edge_agent.samples import random_arrays
@@ -153,7 +153,7 @@ def run(options: argparse.Namespace) -> int:
     if wanted is not None and not all(wanted):
         raise UsageError(f"--outputs: got {options.outputs!r}, want NAME,NAME")
     times_s = []
-    with Client(settings_of(options).socket) as client:
+    with client_of(options) as client:
         inputs = _inputs(client, options)
         for _ in range(options.repeat):
             started_s = clock.precise_s()

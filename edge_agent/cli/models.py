@@ -9,10 +9,10 @@ from typing import Any
 from edge_agent import clock
 from edge_agent.cli.output import (
     ProgressLine,
+    client_of,
     count_text,
     print_json,
     print_table,
-    settings_of,
     size_text,
 )
 from edge_agent.client import HALF_BOUND, POLL_S, Client
@@ -142,10 +142,6 @@ def parse_pins(texts: Sequence[str]) -> dict[str, str]:
     return pins
 
 
-def _client(options: argparse.Namespace) -> Client:
-    return Client(settings_of(options).socket)
-
-
 def _await_plan(client: Client, name: str) -> ModelState:
     line = ProgressLine()
     try:
@@ -177,7 +173,7 @@ def run_load(options: argparse.Namespace) -> int:
         raise UsageError(f"--threads: got {options.threads}, want 1 to {MAX_THREADS}")
     if options.subgraphs is not None and not 1 <= options.subgraphs <= MAX_SUBGRAPHS:
         raise UsageError(f"--subgraphs: got {options.subgraphs}, want 1 to {MAX_SUBGRAPHS}")
-    with _client(options) as client:
+    with client_of(options) as client:
         state = client.load(
             options.model,
             options.name,
@@ -194,14 +190,14 @@ def run_load(options: argparse.Namespace) -> int:
 
 def run_replan(options: argparse.Namespace) -> int:
     """Plan a model again."""
-    with _client(options) as client:
+    with client_of(options) as client:
         state = client.replan(options.model)
         return _tell(_await_plan(client, state.name) if options.wait else state, options)
 
 
 def run_unload(options: argparse.Namespace) -> int:
     """Unload a model."""
-    with _client(options) as client:
+    with client_of(options) as client:
         client.unload(options.model)
     if options.json:
         print_json({"unloaded": options.model})
@@ -245,7 +241,7 @@ def _print_models(states: Sequence[ModelState]) -> None:
 
 def run_models(options: argparse.Namespace) -> int:
     """List the models."""
-    with _client(options) as client:
+    with client_of(options) as client:
         states = client.models()
     if options.json:
         print_json(states)
@@ -270,7 +266,7 @@ def _print_interface(word: str, specs: Sequence[TensorSpec]) -> None:
 
 def run_status(options: argparse.Namespace) -> int:
     """Show the agent's state."""
-    with _client(options) as client:
+    with client_of(options) as client:
         status = client.status()
     if options.json:
         print_json(status)
@@ -297,7 +293,7 @@ def run_status(options: argparse.Namespace) -> int:
 
 def run_devices(options: argparse.Namespace) -> int:
     """Show the compute units."""
-    with _client(options) as client:
+    with client_of(options) as client:
         device = client.devices()
     if options.json:
         print_json(device)
@@ -328,7 +324,7 @@ def run_devices(options: argparse.Namespace) -> int:
 def run_plan(options: argparse.Namespace) -> int:
     """Show a plan."""
     shapes = parse_shapes(options.shape)
-    with _client(options) as client:
+    with client_of(options) as client:
         try:
             plan = client.plan(options.model)
         except BadRequest:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import msgspec
 
+from edge_agent.client import Client
 from edge_agent.config import Settings, load_settings
 
 
@@ -22,6 +23,12 @@ def settings_of(options: argparse.Namespace) -> Settings:
         state=getattr(options, "state", None),
         config_file=options.config,
     )
+
+
+def client_of(options: argparse.Namespace) -> Client:
+    """A client of the agent that the options of a command name."""
+    named = options.socket if options.config is None else settings_of(options).socket
+    return Client(named)
 
 
 @contextmanager

@@ -50,10 +50,11 @@ def placement(one: ComputeUnit) -> Placement:
     return Placement(unit=one.id, taken=1, refused=(), removed=0, evidence="")
 
 
-def allowed(one: ComputeUnit, *, is_half: bool) -> list[Configuration]:
+def allowed(*others: ComputeUnit, is_half: bool) -> tuple[list[Configuration], list[str]]:
+    """The configurations, and what is said of the others."""
     found = allow(
         summary(),
-        (unit("cpu", cores=2), one),
+        (unit("cpu", cores=2), *others),
         placement,
         target=Target.LATENCY,
         cores=2,
@@ -61,15 +62,20 @@ def allowed(one: ComputeUnit, *, is_half: bool) -> list[Configuration]:
         is_fixed=True,
         is_half=is_half,
     )
-    return found.configurations
+    return found.configurations, [
+        f"{r.candidate}: {r.reason}, {r.detail}" for r in found.rejections
+    ]
 
 
 def test_without_the_users_word_nothing_computes_in_float16() -> None:
-    assert not any(c.is_half for c in allowed(unit("gpu"), is_half=False))
+    found, said = allowed(unit("gpu"), is_half=False)
+    assert not any(c.is_half for c in found)
+    assert said == []
 
 
 def test_with_it_every_configuration_of_a_unit_that_takes_floats_competes_in_float16_too() -> None:
-    found = allowed(unit("gpu"), is_half=True)
+    found, said = allowed(unit("gpu"), is_half=True)
+    assert said == []
     assert [str(c) for c in found if c.unit == "gpu"] == [
         *("gpu/NCHW", "gpu/NHWC", "gpu/NCHW/fp16", "gpu/NHWC/fp16")
     ]
@@ -78,5 +84,14 @@ def test_with_it_every_configuration_of_a_unit_that_takes_floats_competes_in_flo
 
 @pytest.mark.parametrize("is_half", [False, True])
 def test_a_unit_that_takes_only_what_is_quantised_never_does(is_half: bool) -> None:
-    found = allowed(unit("npu", takes_floats=False), is_half=is_half)
+    found, said = allowed(unit("npu", takes_floats=False), unit("gpu"), is_half=is_half)
     assert [str(c) for c in found if c.unit == "npu"] == ["npu/NCHW", "npu/NHWC"]
+    assert said == ["npu/fp16: refused, it takes no floats, only what is quantised"] * is_half
+
+
+def test_where_there_is_nothing_beside_the_processor_that_is_said() -> None:
+    _, said = allowed(is_half=True)
+    assert said == [
+        "fp16: refused, the processor computes as the model says, and there is no other unit"
+    ]
+    assert allowed(is_half=False)[1] == []

@@ -122,6 +122,15 @@ def test_a_wrong_config_file_is_a_problem_among_others(home: Home) -> None:
     assert told.out.endswith("\n1 problem\n")
 
 
+def test_an_agent_that_runs_is_asked_though_the_config_file_is_wrong_by_now(home: Home) -> None:
+    home.configure("[units.cpu]\noff = true\n")
+    with FakeAgent(Agent()) as agent:
+        told = home.doctor("--json", "--socket", str(agent.path))
+    assert told.check("agent")["text"] == f"version 0.1.0, pid 4711, socket {agent.path}"
+    assert told.check("config file")["verdict"] == "problem"
+    assert json.loads(told.out)["device"]["hostname"] == "board"
+
+
 def test_two_builds_of_the_runtime_are_a_problem(home: Home) -> None:
     make_package(home.packages, "onnxruntime-gpu", "1.26.0")
     told = home.doctor("--json")
