@@ -263,6 +263,8 @@ def render(plan: ExecutionPlan) -> str:
         for rejection in plan.rejections:
             text = f"{rejection.candidate}: {rejection.reason}: {rejection.detail}"
             lines += wrapped(text, "  ")
+        if any(rejection.reason == "undecided" for rejection in plan.rejections):
+            lines += wrapped(_UNDECIDED, "")
     if plan.undivided_because is not None:
         lines += ["", *wrapped(f"Not divided: {plan.undivided_because}", "")]
     return "\n".join(lines) + "\n"
@@ -286,6 +288,10 @@ _MUCH_DISTURBED = 0.25
 _NEGATIVE_LOSS = (
     "A negative loss: the runner-up was predicted to be faster, but measurements decide; why it "
     "was not used is said below."
+)
+_UNDECIDED = (
+    "What is undecided `edge-agent replan` measures again; with more seconds for profile_s and "
+    "verify_s in the config file, more of it is decided."
 )
 _SEGMENT_COLUMNS = (
     *("seg", "nodes", "operators", "ops", "out", "score", "fastest", "ms", "next", "ms"),

@@ -184,6 +184,14 @@ def test_a_profile_that_was_made_beside_other_work_is_told() -> None:
     assert "Others used" not in render(replace(plan, disturbed_fraction=0.2))
 
 
+def test_how_to_decide_what_is_undecided_is_told_once() -> None:
+    plan = explained()
+    undecided = [Rejection(candidate=c, reason="undecided", detail="no time") for c in "ab"]
+    text = render(replace(plan, rejections=tuple(undecided)))
+    assert text.count("What is undecided `edge-agent replan` measures again") == 1
+    assert "What is undecided" not in render(plan)
+
+
 def test_a_cut_that_is_none_between_devices_is_told() -> None:
     model, profile, _ = divided()
     held = (TensorName("s"), "seq(tensor(float))")
