@@ -15,6 +15,7 @@ from edge_agent.builder.source import fixed_shapes
 from edge_agent.builder.tolerance import disagreement, largest_difference
 from edge_agent.config import Limits
 from edge_agent.engine.chain import Chain
+from edge_agent.engine.refusals import about
 from edge_agent.engine.session import OptimisationLevel, Session
 from edge_agent.errors import ModelRefused
 from edge_agent.model.graph import ModelGraph, random_operator
@@ -68,7 +69,8 @@ class WholeModel:
         _refuse_random(graph)
         self._graph = graph
         shapes = fixed_shapes(graph) | {TensorName(n): shape for n, shape in given.items()}
-        session = Session.open(graph.path, threads=1, level=LEVELS[0], is_silent=True)
+        with about(graph.path.name):
+            session = Session.open(graph.path, threads=1, level=LEVELS[0], is_silent=True)
         found = find_samples(session, shapes, Limits().max_request_bytes, seed=seed)
         if found is None:
             raise ModelRefused(
@@ -84,7 +86,8 @@ class WholeModel:
             self._wanted[level] = self._run(Session.open(graph.path, threads=1, level=level))
 
     def _run(self, session: Session) -> list[Arrays]:
-        return [session.run(sample, self._outputs) for sample in self.samples]
+        with about(self._graph.path.name):
+            return [session.run(sample, self._outputs) for sample in self.samples]
 
     def compare(self, parts: Sequence[Path]) -> tuple[Comparison, ...]:
         """Run the parts one after the other on the same inputs.
@@ -94,9 +97,13 @@ class WholeModel:
         return tuple(self._compared(parts, level) for level in LEVELS)
 
     def _compared(self, parts: Sequence[Path], level: OptimisationLevel) -> Comparison:
-        sessions = [Session.open(path, threads=1, level=level) for path in parts]
+        sessions = []
+        for path in parts:
+            with about(path.name):
+                sessions.append(Session.open(path, threads=1, level=level))
         chain = Chain(sessions, self._graph.inputs, self._outputs)
-        got = [chain.run(sample) for sample in self.samples]
+        with about(f"{self._graph.path.name}, divided"):
+            got = [chain.run(sample) for sample in self.samples]
         wanted = self._wanted[level]
         return Comparison(
             level=level,

@@ -76,7 +76,7 @@ def _save_and_reopen(
     options = _saving_options(draft / GRAPH, level, prepacked=prepacked)
     session = open_on_cpu(source, options, set(disabled) or None)
     if not (draft / GRAPH).exists():
-        raise ModelRefused(f"{source.name}: ONNX Runtime wrote no optimised graph")
+        raise ModelRefused("ONNX Runtime wrote no optimised graph")
     wanted = interface_of(session)
     del session  # it holds all weights a second time, packed
     got = interface_of(
@@ -84,11 +84,11 @@ def _save_and_reopen(
     )
     if surplus := sorted(got - wanted):
         raise ModelRefused(
-            f"{source.name}: cannot be compiled: once saved, {surplus[0]} has lost its default; "
+            f"cannot be compiled: once saved, {surplus[0]} has lost its default; "
             "make initializers that are inputs too constants first (or use IR version 4 or newer)"
         )
     if missing := sorted(wanted - got):
-        raise ModelRefused(f"{source.name}: cannot be compiled: {missing[0]} is lost on saving")
+        raise ModelRefused(f"cannot be compiled: {missing[0]} is lost on saving")
 
 
 def interface_of(session: Any) -> set[str]:

@@ -10,24 +10,32 @@ from typing import Final
 
 from edge_agent.engine.cancel import Cancellation
 from edge_agent.engine.runtime import runtime_errors
-from edge_agent.errors import ModelRefused, RunFailed, RuntimeUnavailable, StorageError
+from edge_agent.errors import (
+    EdgeAgentError,
+    ModelRefused,
+    RunFailed,
+    RuntimeUnavailable,
+    StorageError,
+)
 
 _STATUS: Final = re.compile(r"^(?:Error in execution: )?(?:\[ONNXRuntimeError\] : \d+ : \w+ : )?")
 _SOURCE_FILE: Final = re.compile(r"/\S*onnxruntime\S*/\S+\.(?:cc|h|cpp):\d+ ?")
 _OTHER_SOURCE: Final = re.compile(r"(?:Exception from| at) src/\S+:\d+(?=:)")
 _CONDITION: Final = re.compile(r"^.{1,300}? was false\. (?=\S)")
 """Of the source, before what it means."""
+_LOADING_IT: Final = re.compile(r"^(?:Load model (?:from )?it failed[:.] ?)+")
 _FULL_DISK: Final = ("No space left", "errno = 28", "Failed to write", "write failed")
 _NOT_WHOLE: Final = "fallback to CPU EP has been explicitly disabled"
 _THREADS: Final = ("affinit", "thread pool")
 
 
 def reason_of(error: Exception, path: Path | None = None) -> str:
-    """What ONNX Runtime complains of, on one line, without its prefixes, sources and folders."""
+    """What ONNX Runtime complains of, on one line, without its prefixes, sources and folders; the
+    file at `path` is "it", whatever it is called."""
     text = _STATUS.sub("", str(error).strip())
     text = _STATUS.sub("", _OTHER_SOURCE.sub("", _without_source(text)))
     if path is not None:
-        text = text.replace(f"{path.parent}/", "")
+        text = _LOADING_IT.sub("", text.replace(str(path), "it")).replace(f"{path.parent}/", "")
     return "; ".join(line.strip() for line in text.splitlines() if line.strip(" :"))
 
 
@@ -70,8 +78,18 @@ def is_not_whole(reason: str) -> bool:
 
 
 @contextmanager
+def about(what: str) -> Iterator[None]:
+    """Have errors of ours begin with the name of a file that the user knows."""
+    try:
+        yield
+    except EdgeAgentError as error:
+        raise type(error)(f"{what}: {error}") from error
+
+
+@contextmanager
 def loading(path: Path) -> Iterator[None]:
-    """Turn what ONNX Runtime raises while it loads or saves a model into our errors.
+    """Turn what ONNX Runtime raises while it loads or saves a model into our errors. They do not
+    name the file, which most often has a name that means nothing to a user: see `about`.
 
     Raises: ModelRefused for the file and its operators; RuntimeUnavailable for threads that the
         system does not give; StorageError for a full disk.
@@ -80,21 +98,21 @@ def loading(path: Path) -> Iterator[None]:
         yield
     except MemoryError as error:
         raise RuntimeUnavailable(
-            f"{path.name}: memory ran out while loading; unload another model first"
+            "memory ran out while loading; unload another model first"
         ) from error
     except runtime_errors() as error:
         reason = reason_of(error, path)
         if any(word in reason for word in _FULL_DISK):
-            raise StorageError(f"{path.name}: cannot be saved: {reason}") from error
+            raise StorageError(f"cannot be saved: {reason}") from error
         if any(word in reason for word in _THREADS):
             raise RuntimeUnavailable(f"ONNX Runtime cannot start its threads: {reason}") from error
         if "bad_alloc" in reason or "Failed to allocate memory" in reason:
             raise RuntimeUnavailable(
-                f"{path.name}: memory ran out while loading; unload another model first"
+                "memory ran out while loading; unload another model first"
             ) from error
         if is_not_whole(reason):
-            raise ModelRefused(f"{path.name}: its provider does not take all nodes") from error
-        raise ModelRefused(f"{path.name}: ONNX Runtime refuses it: {reason}") from error
+            raise ModelRefused("its provider does not take all nodes") from error
+        raise ModelRefused(f"ONNX Runtime refuses it: {reason}") from error
 
 
 @contextmanager
@@ -106,8 +124,8 @@ def running(path: Path, cancel: Cancellation | None) -> Iterator[None]:
     try:
         yield
     except MemoryError as error:
-        raise RunFailed(f"{path.name}: memory ran out; send a smaller input") from error
+        raise RunFailed("memory ran out; send a smaller input") from error
     except runtime_errors() as error:
         if cancel is not None:
             cancel.check()
-        raise RunFailed(f"{path.name}: {reason_of(error, path)}") from error
+        raise RunFailed(reason_of(error, path)) from error

@@ -107,7 +107,7 @@ def test_a_graph_that_would_lose_a_default_is_refused(
         [constant("s", np.int64([3])), constant("t", np.int64([3]))],
         ir_version=3,
     )
-    with pytest.raises(ModelRefused, match=r'folded.onnx: .*input "[st]" has lost its default'):
+    with pytest.raises(ModelRefused, match=r'^cannot be compiled: .*"[st]" has lost its default'):
         compile_graph(source, tmp_path / "compiled", OptimisationLevel.ALL)
     assert list(tmp_path.iterdir()) == [source]
 
@@ -115,7 +115,7 @@ def test_a_graph_that_would_lose_a_default_is_refused(
 def test_a_refused_model_leaves_nothing(tmp_path: Path) -> None:
     source = tmp_path / "rubbish.onnx"
     source.write_bytes(b"\xff" * 64)
-    with pytest.raises(ModelRefused, match=r"rubbish.onnx"):
+    with pytest.raises(ModelRefused, match=r"^ONNX Runtime refuses it: [Pp]rotobuf"):
         compile_graph(source, tmp_path / "compiled", OptimisationLevel.ALL)
     assert list(tmp_path.iterdir()) == [source]
 

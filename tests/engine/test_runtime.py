@@ -105,8 +105,10 @@ def test_a_tiny_model_is_what_onnx_would_write() -> None:
             "Error in execution: Got invalid dimensions for input: x\n index: 0 Got: 3\n\n",
             "Got invalid dimensions for input: x; index: 0 Got: 3",
         ),
-        ("Load model from /home/a/m.onnx failed: see /Conv_0 (x)", "Load model from m.onnx failed: "
-         "see /Conv_0 (x)"),
+        ("Load model from /home/a/m.onnx failed: see /Conv_0 (x)", "see /Conv_0 (x)"),
+        ("Load model from /home/a/m.onnx failed:Load model /home/a/m.onnx failed. No such file",
+         "No such file"),
+        ("/home/a/m.onnx lacks /home/a/w.bin", "it lacks w.bin"),
     ],
 )  # fmt: skip
 def test_reasons_lose_prefixes_sources_and_folders(raw: str, reason: str) -> None:

@@ -100,13 +100,12 @@ def test_the_work_on_the_graph_of_a_session_opened_idle_gives_way(
 def test_a_missing_file_is_refused_without_its_folder(tmp_path: Path, open_model: OpenModel):
     with pytest.raises(ModelRefused) as caught:
         open_model(tmp_path / "absent.onnx")
-    assert str(caught.value).startswith("absent.onnx: ONNX Runtime refuses it: ")
-    assert str(tmp_path) not in str(caught.value)
+    assert str(caught.value) == "ONNX Runtime refuses it: File doesn't exist"
 
 
 def test_rubbish_is_refused(tmp_path: Path, open_model: OpenModel) -> None:
     (tmp_path / "rubbish.onnx").write_bytes(b"\xff" * 64)
-    with pytest.raises(ModelRefused, match=r"rubbish.onnx: .*[Pp]rotobuf"):
+    with pytest.raises(ModelRefused, match=r"^ONNX Runtime refuses it: [Pp]rotobuf"):
         open_model(tmp_path / "rubbish.onnx")
 
 
@@ -152,7 +151,7 @@ def test_a_failing_node_fails_the_run(write_model: WriteModel, open_model: OpenM
     )
     session = open_model(path)
     x = np.float32([5, 6])
-    with pytest.raises(RunFailed, match=r"gather.onnx: .*/pick.*out of data bounds"):
+    with pytest.raises(RunFailed, match=r"^(?!.*gather\.onnx).*/pick.*out of data bounds"):
         session.run({"x": x, "i": np.int64([9])}, ["y"])
     assert session.run({"x": x, "i": np.int64([1])}, ["y"])["y"].tolist() == [6]
 
