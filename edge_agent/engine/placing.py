@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from edge_agent.devices import ProviderUse
 from edge_agent.engine.plugins import devices_of, register
+from edge_agent.engine.providers import known_provider
 from edge_agent.engine.runtime import CPU, load_runtime
 
 ON_CPU = ProviderUse(provider=CPU)
@@ -42,6 +43,10 @@ def create(
             raise RuntimeError(f"{use.provider} finds no hardware that it runs on")
         options.add_provider_for_devices(devices[:1], dict(use.options))
     else:
+        known = known_provider(use.provider)
+        if known is not None and known.config_prefix:
+            for key, value in use.options:
+                options.add_session_config_entry(f"{known.config_prefix}{key}", value)
         more["providers"] = [(use.provider, dict(use.options))]
     return runtime.InferenceSession(
         source if isinstance(source, bytes) else str(source), options, **more

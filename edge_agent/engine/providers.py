@@ -25,6 +25,9 @@ class KnownProvider:
     runs_on_host_cores: bool = False
     options: Callable[[], Options] = dict
     """What it is opened with in any case."""
+    config_prefix: str = ""
+    """If it reads options from the session's configuration and ignores those that a provider is
+    given, how their keys begin there."""
     threads_option: str = ""
     """Which of its options says how many processor threads it may use, if it has threads."""
     memory: str = ""
@@ -80,6 +83,7 @@ PROVIDERS: Final[tuple[KnownProvider, ...]] = (
             Layout.NCHW: {"preferredLayout": "NCHW"},
             Layout.NHWC: {"preferredLayout": "NHWC"},
         },
+        config_prefix="ep.webgpuexecutionprovider.",
         memory="webgpu",
         remedy="install a Vulkan driver and loader (libvulkan.so.1) for this GPU; "
         "VK_ICD_FILENAMES may name the driver",

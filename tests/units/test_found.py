@@ -132,3 +132,13 @@ def test_an_option_that_the_provider_refuses_is_told_with_its_reason(unit: Unit)
     (openvino,) = (r for r in refused if r.unit == "openvino")
     assert openvino.reason == "the probe model failed: Invalid OpenVINO EP option: nonsense"
     assert openvino.remedy.startswith(f"change [units.openvino] options in {FILE}; install the")
+
+
+def test_options_that_a_gpu_reads_from_the_session_reach_it(unit: Unit) -> None:
+    unit("webgpu")
+    settings = UnitSettings(id=UnitId("webgpu"), file=FILE, options=(("validationMode", "odd"),))
+    units, refused = find_units(cores=1, units=[settings])
+    assert "webgpu" not in {unit.id for unit in units}
+    (webgpu,) = (r for r in refused if r.unit == "webgpu")
+    assert "Invalid validation mode: odd" in webgpu.reason
+    assert webgpu.remedy.startswith(f"change [units.webgpu] options in {FILE}; ")
