@@ -140,6 +140,8 @@ class ExecutionPlan:
     """How many requests the plan runs at once."""
     placements: tuple[Placement, ...] = ()
     """What every unit beside the processor took of the model and what it refused."""
+    channels_last: tuple[TensorName, ...] = ()
+    """Values that cross between subgraphs in NHWC, because both sides compute so."""
 
     def __str__(self) -> str:
         chosen = " + ".join(

@@ -13,12 +13,13 @@ import numpy as np
 from edge_agent import clock
 from edge_agent.builder.crew import Crew
 from edge_agent.builder.tolerance import FLOAT_TOLERANCE, disagreement, largest_difference
-from edge_agent.builder.workshop import Values, Workshop, fed
+from edge_agent.builder.workshop import NO_NAMES, Names, Values, Workshop, fed
 from edge_agent.devices import ComputeUnit, Layout, ProviderUse, UnitId
 from edge_agent.engine.cancel import cancelled_after
 from edge_agent.engine.chain import Chain, Turns
 from edge_agent.engine.session import OptimisationLevel, Session
 from edge_agent.errors import DeadlineExceeded
+from edge_agent.model.borders import crossing_value
 from edge_agent.plans import CandidatePlan
 from edge_agent.profiles import HOST_UNIT, Configuration
 from edge_agent.profiling.profiler import Unfit
@@ -155,20 +156,23 @@ class Subject:
         """How far floats may be off that come out of these, if that is the user's word."""
         return self.half_bound if any(c.is_half for c in configurations) else None
 
-    def open_part(self, segments: SegmentRange, configuration: Configuration) -> Session:
-        """A run of segments in a configuration, as a worker would open it."""
+    def open_part(
+        self, segments: SegmentRange, configuration: Configuration, last: Names = NO_NAMES
+    ) -> Session:
+        """A run of segments in a configuration, as a worker would open it; values in `last` cross
+        channels-last."""
         threads = configuration.threads
         use = self.use(configuration)
         if use is not None:
             return Session.open(
-                self.workshop.kept(segments, is_half=configuration.is_half),
+                self.workshop.kept(segments, is_half=configuration.is_half, last=last),
                 threads=threads or 1,
                 level=OptimisationLevel.ALL,
                 use=use,
                 is_whole=not configuration.falls_back,
             )
         return Session.open(
-            self.workshop.compiled(segments, configuration.layout),
+            self.workshop.compiled(segments, configuration.layout, last),
             threads=threads,
             level=OptimisationLevel.NONE,
             pinned_cores=self.cores if is_pinned(configuration, self.cores) else None,
@@ -329,7 +333,8 @@ def _part_disagreement(
 ) -> str | None:
     """How what a part gave differs from the right values beyond what is allowed; None if not."""
     # What is no tensor is compared by what comes of it.
-    tensors: Arrays = {spec.name: want[spec.name] for spec in session.outputs if not spec.container}
+    told = [spec.name for spec in session.outputs if not spec.container]
+    tensors: Arrays = {name: crossing_value(want, name) for name in told}
     bound = subject.bound([configuration])
     return disagreement(got, tensors, is_quantised=subject.is_quantised, bound=bound)
 
@@ -407,7 +412,9 @@ class WholeBench:
         return None
 
     def _open(self, plan: CandidatePlan) -> list[Session]:
-        return [self._subject.open_part(s.segments, s.configuration) for s in plan.subgraphs]
+        subject = self._subject
+        last = subject.workshop.last_between(plan.subgraphs, subject.use)
+        return [subject.open_part(s.segments, s.configuration, last) for s in plan.subgraphs]
 
     def _chain(
         self,

@@ -16,6 +16,7 @@ from edge_agent.builder.looking import look
 from edge_agent.builder.made_up import SAMPLE_RUN_S, Samples, find_samples
 from edge_agent.builder.plan_files import PlanFiles
 from edge_agent.builder.pooling import pooled
+from edge_agent.builder.source import fixed_shapes
 from edge_agent.builder.specialised import compare_with_general, judged
 from edge_agent.builder.specs import inner_specs
 from edge_agent.builder.workshop import Workshop
@@ -151,7 +152,7 @@ class Building:
             making = PlanFiles(
                 message, workshop, device, self._device_key, slices, self._budgets.unit_s
             )
-            files = making.files(chosen) if is_used else ()
+            files = making.files(chosen, frozenset(plan.channels_last)) if is_used else ()
         is_aside = all(file.use is None for file in files)
         return Built(
             plan=plan,
@@ -207,6 +208,10 @@ class Building:
             processor=rates,
         )
         chosen = verification.chosen
+        if chosen is not None:
+            with self._slices.trying({s.configuration.unit for s in chosen.subgraphs}):
+                last = subject.workshop.last_between(chosen.subgraphs, subject.use)
+            plan = replace(plan, channels_last=tuple(sorted(last)))
         if message.general is None:
             return plan, chosen, True
         against = None
@@ -540,8 +545,11 @@ def general_specs(graph: ModelGraph, specs: ValueSpecs) -> ValueSpecs:
     """`specs` without the sizes that only hold for the shapes in use.
 
     What a worker opens must serve every shape that the model allows, and ONNX Runtime believes
-    the sizes that a file declares: it would compute `Shape` once and for all.
+    the sizes that a file declares: it would compute `Shape` once and for all. Of a model that
+    takes one shape alone, all sizes hold; but a constant that a request may replace is often one.
     """
+    if not graph.overridable and len(fixed_shapes(graph)) == len(graph.inputs):
+        return specs
     general = infer_specs(graph, {}).tensors
     return ValueSpecs(
         tensors={

@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec import structs
 
 from edge_agent.builder.benches import Slices
-from edge_agent.builder.workshop import Workshop
+from edge_agent.builder.workshop import NO_NAMES, Names, Workshop
 from edge_agent.devices import ComputeUnit, Device, Keeping, Layout, ProviderUse
 from edge_agent.engine.session import OptimisationLevel
 from edge_agent.errors import ModelRefused, RunFailed, RuntimeUnavailable
@@ -42,8 +42,11 @@ class PlanFiles:
         self._slices = slices
         self._run_limit_s = run_limit_s
 
-    def files(self, chosen: CandidatePlan | None) -> tuple[SubgraphFile, ...]:
-        """The files of a plan; of plain ONNX Runtime if it is None.
+    def files(
+        self, chosen: CandidatePlan | None, last: Names = NO_NAMES
+    ) -> tuple[SubgraphFile, ...]:
+        """The files of a plan; of plain ONNX Runtime if it is None. Values in `last` cross between
+        its subgraphs channels-last.
 
         Raises: ModelRefused, RuntimeUnavailable, StorageError.
         """
@@ -51,19 +54,22 @@ class PlanFiles:
             return (self._model_file(),)  # as it was measured: with open dimensions
         if chosen is None:
             return (self._plain_file(),)
-        return tuple(self._file(s) for s in chosen.subgraphs)
+        return tuple(self._file(s, last) for s in chosen.subgraphs)
 
-    def _file(self, chosen: ChosenSubgraph) -> SubgraphFile:
+    def _file(self, chosen: ChosenSubgraph, last: Names) -> SubgraphFile:
         workshop, configuration = self._workshop, chosen.configuration
         layout, threads, unit = configuration.layout, configuration.threads, configuration.unit
         if unit == HOST_UNIT:
-            graph = workshop.compiled(chosen.segments, layout)
+            graph = workshop.compiled(chosen.segments, layout, last)
             file = self._compiled_file(graph, threads, is_plain=False)
             return structs.replace(file, at_once=configuration.instances)
         use = self._units[unit].use(layout, threads)
-        kept = None if configuration.falls_back else self._form(chosen, self._units[unit], use)
+        is_half = configuration.is_half
+        kept = None
+        if not configuration.falls_back:
+            kept = self._form(chosen, self._units[unit], use, last)
         return SubgraphFile(
-            path=str(kept or workshop.kept(chosen.segments, is_half=configuration.is_half)),
+            path=str(kept or workshop.kept(chosen.segments, is_half=is_half, last=last)),
             level=(OptimisationLevel.NONE if kept else OptimisationLevel.ALL).value,
             threads=threads or 1,
             is_plain=False,
@@ -76,7 +82,9 @@ class PlanFiles:
             run_limit_s=self._run_limit_s,
         )
 
-    def _form(self, chosen: ChosenSubgraph, unit: ComputeUnit, use: ProviderUse) -> Path | None:
+    def _form(
+        self, chosen: ChosenSubgraph, unit: ComputeUnit, use: ProviderUse, last: Names
+    ) -> Path | None:
         """What the unit made of a subgraph, so that it is opened quickly; None if it keeps none."""
         is_banned = any(b.unit == unit.id and b.is_keeping for b in self._message.banned)
         if is_banned or unit.keeps is Keeping.NOTHING:
@@ -84,7 +92,7 @@ class PlanFiles:
         try:
             with self._slices.trying([unit.id], is_keeping=True):
                 return self._workshop.on_unit(
-                    chosen.segments, unit, use, is_half=chosen.configuration.is_half
+                    chosen.segments, unit, use, is_half=chosen.configuration.is_half, last=last
                 )
         except (ModelRefused, RunFailed, RuntimeUnavailable) as error:
             log.info("%s keeps nothing: %s", unit.id, error)

@@ -124,6 +124,19 @@ def _options(level: OptimisationLevel) -> Any:
     return options
 
 
+def write_optimised(source: Path, use: ProviderUse, graph: Path) -> None:
+    """Write the graph at `source` to `graph` as a session on `use` would run it, with other files
+    beside it, whether it could be opened again or not.
+
+    Raises: ModelRefused, RuntimeUnavailable: it does not open there; StorageError: the disk is
+        full.
+    """
+    options = _options(OptimisationLevel.ALL)
+    save_to(graph, options)
+    with loading(source):
+        create(source, options, use)
+
+
 def _opened(path: Path, options: Any, use: ProviderUse) -> tuple[Any, float]:
     """A session, and how long it took to open."""
     began_s = clock.precise_s()

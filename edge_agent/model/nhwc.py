@@ -56,7 +56,7 @@ class NhwcRewrite:
     changed: bool
     """Whether a file was written; False where channels-last would be the same graph."""
     transposes: int
-    """How many Transpose nodes over four axes the result has."""
+    """How many Transpose nodes over four axes the result has, or the source if it stays."""
     converted: tuple[tuple[str, int], ...]
     """(operator, how often) that became another kernel, most frequent first, ties by name."""
     detail: str
@@ -84,9 +84,9 @@ def rewrite_nhwc(
     """
     model = onnx.load(source, load_external_data=False)
     facts = gather_facts(model, source.parent, specs)
-    if facts.opset < _OLDEST_OPSET:
-        return _unchanged(f"opset {facts.opset} is older than {_OLDEST_OPSET}")
     before = sum(transpose_perm(node) is not None for node in model.graph.node)
+    if facts.opset < _OLDEST_OPSET:
+        return _unchanged(before, f"opset {facts.opset} is older than {_OLDEST_OPSET}")
     fused = fold_neighbours(model, facts)
     facts = updated(facts, model, source.parent)
     unsigned = make_unsigned(model, facts, fused if allow_saturation else frozenset())
@@ -94,7 +94,8 @@ def rewrite_nhwc(
     converted = _rewrite(model, facts)
     after = sum(transpose_perm(node) is not None for node in model.graph.node)
     if not (converted or fused or unsigned) and after >= before:
-        return _unchanged(f"no operator gains and no transpose cancels ({before} in the graph)")
+        detail = f"no operator gains and no transpose cancels ({before} in the graph)"
+        return _unchanged(before, detail)
     _save(model, source, destination)
     counts = sorted(converted.items(), key=lambda item: (-item[1], item[0]))
     names = ", ".join(f"{count} {name}" for name, count in counts) or "nothing"
@@ -107,8 +108,8 @@ def rewrite_nhwc(
     )
 
 
-def _unchanged(detail: str) -> NhwcRewrite:
-    return NhwcRewrite(changed=False, transposes=0, converted=(), detail=detail)
+def _unchanged(transposes: int, detail: str) -> NhwcRewrite:
+    return NhwcRewrite(changed=False, transposes=transposes, converted=(), detail=detail)
 
 
 def _rewrite(model: onnx.ModelProto, facts: Facts) -> Counter[str]:

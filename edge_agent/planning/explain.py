@@ -242,6 +242,9 @@ def render(plan: ExecutionPlan) -> str:
     """The text of `edge-agent plan MODEL --explain`; no line is longer than 110 columns."""
     lines = [_headline(plan), *wrapped(plan.reason, "  "), "", *_table(plan.subgraphs), ""]
     lines += _totals(plan)
+    if plan.channels_last:
+        names = ", ".join(f'"{name}"' for name in plan.channels_last)
+        lines += wrapped(f"Crosses in NHWC, without a transpose on either side: {names}.", "")
     if plan.disturbed_fraction > _MUCH_DISTURBED:
         text = (
             f"Others used the processor beside {plan.disturbed_fraction:.0%} of the runs of the "

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from edge_agent.builder import benches
 from edge_agent.builder.benches import PartBench, Slices, Subject, WholeBench
 from edge_agent.builder.compiler import Compiler
-from edge_agent.builder.workshop import Workshop
+from edge_agent.builder.workshop import NO_NAMES, Names, Workshop
 from edge_agent.devices import Layout, UnitId
 from edge_agent.engine.cancel import Cancellation
 from edge_agent.engine.session import Session
@@ -77,8 +77,14 @@ def workshop(tmp_path: Path, compiler: Compiler) -> Workshop:
 class WrongWorkshop(Workshop):
     """What it gives to other units computes something else."""
 
-    def kept(self, segments: SegmentRange, *, is_half: bool = False) -> Path:  # noqa: ARG002
-        source = self.source(segments)
+    def kept(
+        self,
+        segments: SegmentRange,
+        *,
+        is_half: bool = False,  # noqa: ARG002
+        last: Names = NO_NAMES,
+    ) -> Path:
+        source = self.source(segments, last)
         damaged = onnx.load(source)
         weights = damaged.graph.initializer[0]
         kernel = numpy_helper.to_array(weights) * np.float32(1.5)
@@ -366,9 +372,11 @@ class RecordingSubject(Subject):
     gauges: dict[UnitId, Gauge] = field(default_factory=dict)
     opened: list[RecordingSession] = field(default_factory=list)
 
-    def open_part(self, segments: SegmentRange, configuration: Configuration) -> Session:
+    def open_part(
+        self, segments: SegmentRange, configuration: Configuration, last: Names = NO_NAMES
+    ) -> Session:
         gauge = self.gauges.setdefault(configuration.unit, Gauge(self.waits_s))
-        session = RecordingSession(Subject.open_part(self, segments, configuration), gauge)
+        session = RecordingSession(Subject.open_part(self, segments, configuration, last), gauge)
         self.opened.append(session)
         return session
 

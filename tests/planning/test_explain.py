@@ -192,6 +192,12 @@ def test_how_to_decide_what_is_undecided_is_told_once() -> None:
     assert "What is undecided" not in render(plan)
 
 
+def test_what_crosses_channels_last_is_told() -> None:
+    plan = replace(explained(), channels_last=(TensorName("a"), TensorName("b")))
+    assert 'Crosses in NHWC, without a transpose on either side: "a", "b".' in render(plan)
+    assert "Crosses in NHWC" not in render(explained())
+
+
 def test_a_cut_that_is_none_between_devices_is_told() -> None:
     model, profile, _ = divided()
     held = (TensorName("s"), "seq(tensor(float))")

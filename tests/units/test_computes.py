@@ -10,8 +10,10 @@ import pytest
 from numpy.typing import NDArray
 
 from edge_agent.devices import ComputeUnit, Layout, ProviderUse
+from edge_agent.engine.compiled_form import write_optimised
 from edge_agent.engine.placing import create, kernels, record, recorded
 from edge_agent.engine.runtime import FATAL_ONLY, load_runtime, runtime_errors
+from edge_agent.model.borders import count_transposes, write_last
 from tests.units.made import STEP, float_net, picture, quantised_net
 
 Unit = Callable[[str], ComputeUnit]
@@ -72,6 +74,24 @@ def test_a_profile_shows_every_kernel_of_a_float_net_on_the_gpu(
     ran = kernels(json.loads(Path(session.end_profiling()).read_text()))
     assert set(ran) == {use.provider}
     assert len(ran[use.provider]) >= 4
+
+
+@pytest.mark.parametrize("name", ["webgpu", "cuda"])
+def test_the_layouts_of_a_gpu_are_what_they_are_called(
+    unit: Unit, name: str, tmp_path: Path
+) -> None:
+    """Between a graph, which is channels-first, and kernels that are channels-last, transposes
+    stand; none where the graph is channels-last outside."""
+    one = unit(name)
+    usual, last = tmp_path / "usual.onnx", tmp_path / "last.onnx"
+    usual.write_bytes(float_net())
+    write_last(usual, last, ["x", "y"])
+    left = []
+    for layout in (Layout.NCHW, Layout.NHWC):
+        for source in (usual, last):
+            write_optimised(source, one.use(layout, 0), tmp_path / "made.onnx")
+            left.append(count_transposes(tmp_path / "made.onnx"))
+    assert left == [0, 2, 2, 0]
 
 
 def test_openvino_records_every_node_of_a_float_net(unit: Unit) -> None:
