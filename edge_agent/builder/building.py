@@ -254,7 +254,9 @@ class Building:
             profiled, candidates = self._candidates(summary, profiled, subject.workshop)
             if message.pins:
                 return self._pinned(summary, profiled, candidates, subject)
-        return self._verified_once(f"verified {candidates}", candidates, summary, subject)
+        return self._verified_once(
+            f"verified {candidates}", candidates, summary, subject, profiled.disturbed_fraction
+        )
 
     def _pinned(
         self,
@@ -283,9 +285,10 @@ class Building:
         candidates: tuple[CandidatePlan, ...],
         summary: ModelSummary,
         subject: Subject,
+        disturbed_fraction: float = 0.0,
     ) -> Verification:
         key = self._profile_key(summary, subject, what)
-        return self._found_out(key, lambda: self._verify(candidates, subject))
+        return self._found_out(key, lambda: self._verify(candidates, subject, disturbed_fraction))
 
     def _pins_refused(self, profiled: LatencyProfile, reasons: Sequence[str] = ()) -> ModelRefused:
         """What is raised where no plan holds all pins; `reasons` are those of plans that might."""
@@ -325,17 +328,23 @@ class Building:
         self._profiles.put(key, encode_verification(found))
         return found
 
-    def _verify(self, candidates: tuple[CandidatePlan, ...], subject: Subject) -> Verification:
+    def _verify(
+        self,
+        candidates: tuple[CandidatePlan, ...],
+        subject: Subject,
+        disturbed_fraction: float,
+    ) -> Verification:
         slices = self._slices
         slices.first_fraction, slices.last_fraction = 0.6, 0.95
         slices.progress(0.0, "comparing the best plans with plain ONNX Runtime")
-        measured, _ = shortlist(candidates, MEASURED)
+        measured, _ = shortlist(candidates, MEASURED, disturbed_fraction=disturbed_fraction)
         units = {HOST_UNIT, *(s.configuration.unit for p in measured for s in p.subgraphs)}
         bench = WholeBench(subject, slices, self._plain_callers(subject.cores))
         verification = verify(
             candidates,
             bench,
             budget_s=self._budgets.verify_s * len(units),
+            disturbed_fraction=disturbed_fraction,
             rng=random.Random(0),
             clock_s=slices.working_s,
         )

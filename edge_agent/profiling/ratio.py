@@ -180,9 +180,9 @@ def _measure(
             ratios.append(times[over] / times[under])
         if len(taken[0]) >= min_pairs and _narrow(taken, half_width, effect_share):
             break
-    if len(taken[0]) < LEAST_PAIRS:
+    if len(taken[0]) < max(LEAST_PAIRS, min_pairs):
         # On a device that is never quiet, pairs that share the same disturbance still tell more
-        # than nothing; their wide intervals speak for themselves.
+        # than a handful of others; their wide intervals speak for themselves.
         taken = [[*few, *more] for few, more in zip(taken, disturbed, strict=True)]
     return [interval_of(ratios) for ratios in taken]
 

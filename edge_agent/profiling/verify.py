@@ -2,9 +2,11 @@
 
 Candidates are checked against the reference, then measured beside plain ONNX Runtime in rounds of
 random order, the slower half dropping out each time (successive halving: Jamieson and Talwalkar,
-Non-stochastic Best Arm Identification, AISTATS 2016). The last one is measured anew, with plain
-ONNX Runtime against itself as control: choosing the best of several flatters it, so the samples
-that chose it do not judge it. Undecided or equal means plain ONNX Runtime.
+Non-stochastic Best Arm Identification, AISTATS 2016). If a division is left, it is compared with
+the best undivided candidate, which takes its place unless the division is faster beyond the noise.
+What is left then is measured anew, with plain ONNX Runtime against itself as control: choosing the
+best of several flatters it, so the samples that chose it do not judge it. Undecided or equal means
+plain ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from edge_agent.profiles import HOST_UNIT, Configuration, LatencyProfile, RatioI
 from edge_agent.profiling.ratio import (
     LEAST_PAIRS,
     Run,
+    compare,
     compare_with_control,
     interval_of,
     is_better,
@@ -40,6 +43,7 @@ _HALVING_SHARE = 0.3
 _HALVING_PAIRS = 24
 _LEAST_HALVING_PAIRS = 3
 _FINAL_PAIRS = 12
+_SIMPLER_SHARE = 0.15
 _EFFECT_SHARE = 0.2
 _LEAST_FINAL_SHARE = 0.3
 _PROMISING = 1.05
@@ -116,22 +120,32 @@ def verify(
     budget_s: float,
     rng: random.Random,
     most_measured: int = MEASURED,
+    disturbed_fraction: float = 0.0,
     clock_s: Run = precise_s,
 ) -> Verification:
     """Choose among `candidates` (best predicted first) by measurement, within about `budget_s`.
 
-    At most `most_measured` (at least 1) are measured: the best by prediction, the best undivided
-    one always among them, and the best undivided one of another unit than the processor if it is
-    predicted to be nearly as good; a division only if it is predicted to beat the best undivided
-    one by 1 %. One that seems 5 % better and is not beyond the noise is measured anew, up to three
-    times as long. Others take the place of those that give wrong answers, cannot be run or fail,
-    as far as the time for checks reaches. A candidate is chosen only if it is better than plain
-    ONNX Runtime beyond the noise of the measurement; every other one has a rejection.
+    At most `most_measured` (at least 1) are measured: the best by prediction, the best
+    undivided one always among them, and the best undivided one of another unit than the
+    processor if it is predicted to be nearly as good, which is taken the less strictly the more
+    of the profile was made beside other work (`disturbed_fraction`); a division only if it is
+    predicted to beat the best undivided one by 1 %. One that seems 5 % better and is not beyond
+    the noise is measured anew, up to three times as long. Others take the place of those that
+    give wrong answers, cannot be run or fail, as far as the time for checks reaches. A
+    candidate is chosen only if it is better than plain ONNX Runtime beyond the noise of the
+    measurement, a division only if it is also better than the best undivided candidate; every
+    other one has a rejection.
 
     Raises:
         EdgeAgentError: plain ONNX Runtime does not run the model either.
     """
-    trial = _Trial(bench=bench, rng=rng, clock_s=clock_s, budget_s=budget_s)
+    trial = _Trial(
+        bench=bench,
+        rng=rng,
+        clock_s=clock_s,
+        budget_s=budget_s,
+        disturbed_fraction=disturbed_fraction,
+    )
     finalists = trial.accurate(candidates, most_measured)
     if not finalists:
         return trial.unmeasured("no candidate gave the right answers")
@@ -141,6 +155,7 @@ def verify(
         best = trial.halved(runs, plain)
         if best is None:
             return trial.unmeasured("no candidate could be run")
+        best = trial.simplest(best, runs)
         try:
             ratio, control = trial.judged(best, runs[best], plain, trial.left_s())
             if ratio.median > _PROMISING and not is_better(ratio, control):
@@ -211,7 +226,10 @@ class _Trial:
     rng: random.Random
     clock_s: Run
     budget_s: float
+    disturbed_fraction: float = 0.0
     rejections: list[Rejection] = field(default_factory=list)
+    halving: dict[CandidatePlan, RatioInterval] = field(default_factory=dict)
+    """Plain over each candidate, when it was measured last."""
     plain_s: list[float] = field(default_factory=list)
     rounds_s: list[float] = field(default_factory=list)
     parts_s: list[tuple[float, ...]] = field(default_factory=list)
@@ -239,7 +257,7 @@ class _Trial:
         doubted: set[Configuration] = set()
         checked = 0
         while True:
-            kept, rejections = shortlist(left, most, right)
+            kept, rejections = shortlist(left, most, right, self.disturbed_fraction)
             unchecked = [plan for plan in kept if plan not in right]
             if not unchecked:
                 break
@@ -292,6 +310,7 @@ class _Trial:
         level_s = _HALVING_SHARE * self.budget_s / levels
         while len(going) > 1:
             ratios = self._compared(going, runs, plain, level_s)
+            self.halving |= ratios
             ranked = sorted(ratios, key=lambda plan: -ratios[plan].median)
             going = ranked[: (len(ranked) + 1) // 2]
             for plan in ranked[len(going) :]:
@@ -301,6 +320,36 @@ class _Trial:
                 )
                 self.reject(plan, "slower", detail)
         return going[0] if going else None
+
+    def simplest(self, best: CandidatePlan, runs: Mapping[CandidatePlan, Run]) -> CandidatePlan:
+        """`best`; or the best undivided candidate, if `best` is a division that is not measured
+        faster beyond the noise: a few rounds among several do not tell."""
+        undivided = [p for p in self.halving if len(p.subgraphs) == 1 and p not in self.failed]
+        if len(best.subgraphs) == 1 or not undivided:
+            return best
+        whole = max(undivided, key=lambda plan: self.halving[plan].median)
+        if self.halving[whole].high < self.halving[best].low:
+            return best
+        try:
+            ratio = compare(
+                runs[whole],
+                runs[best],
+                rng=self.rng,
+                min_pairs=_FINAL_PAIRS,
+                effect_share=_EFFECT_SHARE,
+                budget_s=_SIMPLER_SHARE * self.budget_s,
+                clock_s=self.clock_s,
+                grant=self.bench.grant,
+                quiet=self.bench.quiet,
+            )
+        except RunFailed:
+            return best  # which of them it was shows when the best one is measured
+        if is_better(ratio):
+            return best
+        self.rejections = [r for r in self.rejections if r.candidate != str(whole)]
+        detail = f"not faster than undivided: {whole} over this plan {interval_text(ratio)}"
+        self.reject(best, "slower" if ratio.high < 1.0 else "undecided", detail)
+        return whole
 
     def _compared(
         self, plans: Sequence[CandidatePlan], runs: Mapping[CandidatePlan, Run], plain: Run,
@@ -427,14 +476,18 @@ class _Trial:
 
 
 def shortlist(
-    candidates: Sequence[CandidatePlan], most: int, sure: Collection[CandidatePlan] = ()
+    candidates: Sequence[CandidatePlan],
+    most: int,
+    sure: Collection[CandidatePlan] = (),
+    disturbed_fraction: float = 0.0,
 ) -> tuple[list[CandidatePlan], list[Rejection]]:
     """The candidates whose measurement may change the outcome, in order, and why no others; at
-    most `most`, those in `sure` among them."""
+    most `most`, those in `sure` among them; `disturbed_fraction` as for `verify`."""
     undivided = [plan for plan in candidates if len(plan.subgraphs) == 1]
     wanted = [*sure, *undivided[:1]]
     if undivided:
-        limit_s = _CLEARLY_SLOWER * _per_request_s(candidates[0])
+        # Times beside other work are as much as twice as long, of some and not of others.
+        limit_s = _CLEARLY_SLOWER * (1.0 + disturbed_fraction) * _per_request_s(candidates[0])
         elsewhere = (p for p in undivided if p.subgraphs[0].configuration.unit != HOST_UNIT)
         wanted += [p for p in islice(elsewhere, 1) if _per_request_s(p) <= limit_s]
     wanted = list(dict.fromkeys(wanted))[:most]

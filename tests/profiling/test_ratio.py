@@ -148,6 +148,25 @@ def test_a_device_that_is_never_quiet_is_measured_all_the_same() -> None:
     assert got.pairs == 20
 
 
+@pytest.mark.parametrize(("quiet_pairs", "counted"), [(8, 38), (12, 12)])
+def test_where_few_pairs_are_quiet_the_others_count_too(quiet_pairs: int, counted: int) -> None:
+    # Asked before and after each pair; the first ones are quiet.
+    answers = iter([True] * 2 * quiet_pairs + [False] * 100)
+    rng = random.Random(3)
+    got = compare(
+        lambda: 1.2 * rng.uniform(0.9, 1.1),
+        lambda: rng.uniform(0.9, 1.1),
+        rng=rng,
+        min_pairs=12,
+        max_pairs=30,
+        half_width=1e-6,
+        budget_s=1e9,
+        clock_s=iter(range(10**6)).__next__,
+        quiet=lambda: next(answers),
+    )
+    assert got.pairs == counted
+
+
 def test_a_control_compares_the_first_side_with_itself() -> None:
     rng = random.Random(5)
     ratio, control = compare_with_control(noisy(rng, 1.2), noisy(rng, 1.0), rng=rng)

@@ -120,6 +120,41 @@ def test_the_faster_of_two_is_found_although_single_runs_differ_by_more() -> Non
     assert found >= 27
 
 
+SLOW = whole(NCHW, 1.1 * PLAIN_S)
+"""Predicted slower than divisions, so that these are measured."""
+
+
+def test_a_division_that_is_no_faster_than_undivided_gives_way_to_it() -> None:
+    simple = 0
+    for seed in range(20):
+        device = bench({NCHW: 0.8 * PLAIN_S, BLOCKED: 0.8 * PLAIN_S}, seed=seed, noise=0.1)
+        candidates = [halves(NCHW, BLOCKED), halves(BLOCKED, NCHW), SLOW]
+        got = verified(device, candidates, budget_s=8.0)
+        assert got.chosen is not None
+        simple += got.chosen == SLOW
+        assert str(got.chosen) not in {r.candidate for r in got.rejections}
+        assert len(got.rejections) == 2
+    assert simple >= 18
+
+
+def test_a_division_that_is_faster_than_undivided_is_chosen() -> None:
+    divided = 0
+    for seed in range(20):
+        device = bench({NCHW: 0.8 * PLAIN_S, BLOCKED: 0.7 * PLAIN_S}, seed=seed, noise=0.05)
+        candidates = [halves(BLOCKED, NCHW), SLOW]
+        divided += verified(device, candidates).chosen == candidates[0]
+    assert divided >= 18
+
+
+def test_why_a_division_gave_way_is_told() -> None:
+    told = set()
+    for seed in range(10):
+        device = bench({NCHW: 0.8 * PLAIN_S, BLOCKED: 0.8 * PLAIN_S}, noise=0.1, seed=seed)
+        got = verified(device, [halves(NCHW, BLOCKED), SLOW], budget_s=8.0)
+        told |= {r.detail.partition(" over ")[0] for r in got.rejections}
+    assert "not faster than undivided: [0-3] cpu/NCHW/2t" in told
+
+
 def test_each_subgraph_of_the_chosen_plan_has_its_measured_time() -> None:
     device = bench({NCHW: 0.8 * PLAIN_S, BLOCKED: 0.6 * PLAIN_S})
     got = verified(device, [halves(NCHW, BLOCKED)])

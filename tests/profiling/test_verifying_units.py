@@ -78,6 +78,9 @@ def test_the_best_undivided_plan_of_another_unit_is_measured_if_it_may_be_as_goo
     assert len(rejections) == len(divided) - 3 + 1
     kept, _ = shortlist([*divided, cpu, far], 5)
     assert kept == [*divided[:4], cpu]
+    # Where half of the profile was made beside other work, predictions are off by more.
+    kept, _ = shortlist([*divided, cpu, far], 5, disturbed_fraction=0.5)
+    assert kept == [*divided[:3], cpu, far]
     assert shortlist([*divided, cpu, near], 1)[0] == [cpu]
 
 
