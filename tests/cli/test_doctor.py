@@ -6,8 +6,10 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -61,8 +63,10 @@ class Home:
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home(tmp_path)
+def home() -> Iterator[Home]:
+    """In a folder with a short name: a socket's path may not be long."""
+    with TemporaryDirectory(prefix="home-") as folder:
+        yield Home(Path(folder))
 
 
 def test_a_healthy_device_is_told_line_by_line(home: Home) -> None:

@@ -82,6 +82,7 @@ def kill_at_some_moment(folder: Path, seed: int) -> None:
         started.kill()
 
 
+@pytest.mark.long
 def test_what_a_killed_process_published_is_whole_and_others_go_on(tmp_path: Path) -> None:
     seen = 0
     for seed in range(12):

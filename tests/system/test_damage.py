@@ -135,6 +135,7 @@ def test_a_damaged_model_in_the_store_costs_that_model_at_most_and_is_told(
         assert client.infer("net", image())["y"].shape == (1, 32, 28, 28)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("plan", "graph"),
     [("emptied", "removed"), ("removed", "emptied"), ("removed", "without its manifest")],
@@ -219,6 +220,7 @@ def free_bytes(folder: Path) -> int:
     return disk.f_bavail * disk.f_frsize
 
 
+@pytest.mark.long
 def test_a_model_larger_than_the_disk_is_refused_and_leaves_nothing(
     start: StartAgent, elsewhere: MakePlace, tmp_path: Path
 ) -> None:

@@ -98,6 +98,7 @@ def check(answer: Array, right: Array) -> None:
     np.testing.assert_allclose(answer, right, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.long
 def test_a_replan_under_load_from_four_clients_changes_the_epoch_and_not_the_process(
     agent: RunningAgent,
 ) -> None:

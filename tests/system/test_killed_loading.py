@@ -123,6 +123,7 @@ def load_s(start: StartAgent, path: Path) -> float:
     return took_s
 
 
+@pytest.mark.long
 def test_a_kill_at_a_few_moments_of_a_load_costs_the_load_at_most(
     start: StartAgent, models: tuple[Path, Path]
 ) -> None:

@@ -122,6 +122,7 @@ def test_an_agent_that_lost_its_plans_serves_the_model_of_the_pool(
         wait_until(lambda: place.stored() == [], "all is gone")
 
 
+@pytest.mark.long
 def test_a_budget_of_nothing_keeps_what_serves_and_no_more(
     start: StartAgent, place: Place, tmp_path: Path
 ) -> None:

@@ -145,6 +145,7 @@ def _written(place: Place) -> dict[str, int]:
     return {str(path): path.stat().st_mtime_ns for path in profiles}
 
 
+@pytest.mark.long
 def test_a_model_loaded_again_is_not_measured_again(start: StartAgent, planned: Place) -> None:
     profiles = _written(planned)
     with start().client() as client:
@@ -192,6 +193,7 @@ def _pid_after(client: Client, model: str, before: int) -> int | None:
     return pid if pid != before else None
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("planned")
 def test_an_answer_between_deaths_keeps_a_model_from_quarantine(
     start: StartAgent,

@@ -155,6 +155,7 @@ def test_a_sample_beyond_the_limit_of_requests_is_refused(
         client.load(adding(tmp_path / "m.onnx"), samples=folder)
 
 
+@pytest.mark.long
 def test_the_command_takes_the_folder_and_says_what_is_wrong_with_it(
     agent: RunningAgent, tmp_path: Path
 ) -> None:
@@ -168,6 +169,7 @@ def test_the_command_takes_the_folder_and_says_what_is_wrong_with_it(
     assert ended.json["shapes"] == [["x", [4, 3]]]
 
 
+@pytest.mark.long
 def test_the_samples_are_kept_while_the_model_is_and_needed_from_the_folder_no_more(
     start: StartAgent, place: Place, tmp_path: Path
 ) -> None:
@@ -203,6 +205,7 @@ def test_a_model_that_is_loaded_again_without_samples_lets_them_go(
     assert kept_samples(agent.place) == []
 
 
+@pytest.mark.long
 def test_damaged_samples_are_told_and_the_plan_is_made_without(
     start: StartAgent, place: Place, tmp_path: Path
 ) -> None:
@@ -238,6 +241,7 @@ def test_what_is_measured_with_other_samples_is_measured_anew(
     assert measured() > once
 
 
+@pytest.mark.long
 def test_a_model_given_an_input_with_a_default_is_measured_with_it(
     client: Client, tmp_path: Path
 ) -> None:

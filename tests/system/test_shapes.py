@@ -150,6 +150,7 @@ def asking(asked: Asked, *shapes: tuple[int, int]) -> Iterator[None]:
         done.result(30)
 
 
+@pytest.mark.long
 def test_the_shapes_that_are_asked_get_subgraphs_of_their_own_and_all_are_answered_right(
     begin: Begin, ready: Place
 ) -> None:

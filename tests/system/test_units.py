@@ -42,6 +42,7 @@ def by_unit(refused: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {found["unit"]: found for found in refused if found["unit"]}
 
 
+@pytest.mark.long
 def test_a_model_serves_while_broken_libraries_are_refused_by_name(
     start: StartAgent, place: Place
 ) -> None:

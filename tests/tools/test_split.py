@@ -22,6 +22,7 @@ from edge_agent.tensors import Arrays, TensorName, TensorSpec
 from split.subjects import Subject, Unfit, node_subjects
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "check_split"
+LONG = pytest.mark.long
 LAYER_NORM = Subject(kind="node", name="test_layer_normalization_2d_axis0_expanded")
 LOOPS = Subject(kind="node", name="test_range_float_type_positive_delta_expanded")
 MODELS = (
@@ -33,7 +34,10 @@ MODELS = (
 )
 
 
-@pytest.mark.parametrize("subject", MODELS, ids=lambda subject: subject.name)
+@pytest.mark.parametrize(
+    "subject",
+    [pytest.param(m, id=m.name, marks=LONG if m is LAYER_NORM else ()) for m in MODELS],
+)
 def test_expanded_operators_compute_in_parts_what_they_compute_whole(subject: Subject) -> None:
     outcome = checking.check(subject, 4)
     assert not outcome.unfit
