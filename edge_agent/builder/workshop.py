@@ -143,6 +143,8 @@ class Workshop:
         for s in subgraphs:
             before, after = self.source(s.segments), self.source(s.segments, last)
             if before != after:
+                if not self.has_form(s.segments, s.configuration, last):
+                    return False
                 provider = use(s.configuration)
                 try:
                     saved += self._transposes(before, provider) - self._transposes(after, provider)
