@@ -140,6 +140,9 @@ class ExecutionPlan:
     """How many requests the plan runs at once."""
     placements: tuple[Placement, ...] = ()
     """What every unit beside the processor took of the model and what it refused."""
+    profiled_plain_s: float | None = None
+    """What `plain_s` was in the profile, on which `predicted_s` rests: a device does not always run
+    at one speed."""
     channels_last: tuple[TensorName, ...] = ()
     """Values that cross between subgraphs in NHWC, because both sides compute so."""
 

@@ -107,6 +107,7 @@ def explain(
         predicted_s=plan.predicted_s,
         measured_s=measured_s,
         plain_s=plain_s,
+        profiled_plain_s=profile.plain_s,
         plain_over_plan=plain_over_plan,
         rejections=tuple({r.candidate: r for r in (*profile.rejections, *rejections)}.values()),
         undivided_because=summary.undivided_because,
@@ -412,6 +413,8 @@ def _totals(plan: ExecutionPlan) -> list[str]:
         lines[0] += f", {plan.instances} requests at once"
     if plan.plain_s is not None:
         lines.append(f"Plain ONNX Runtime {_ms(plan.plain_s)} ms")
+        if plan.profiled_plain_s is not None:
+            lines[-1] += f", {_ms(plan.profiled_plain_s)} ms in the profile, as predictions assume"
     if plan.plain_over_plan is not None:
         unit = " per request with all instances busy" if plan.instances > 1 else ""
         lines.append(f"Plain over plan{unit}: {interval_text(plan.plain_over_plan)}")
