@@ -10,12 +10,15 @@ import logging
 import os
 import socket
 import sys
+import tempfile
 import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from edge_agent import clock
 from edge_agent.config import Settings, decode_settings
-from edge_agent.errors import EdgeAgentError, ProtocolError
+from edge_agent.errors import EdgeAgentError, ProtocolError, StorageError
 from edge_agent.transport import local
 from edge_agent.wire.messages import (
     Admit,
@@ -112,21 +115,45 @@ def _end_with(stream: local.FrameStream) -> None:
     os._exit(0)
 
 
+@contextmanager
+def temporary_in_staging(settings: Settings) -> Iterator[None]:
+    """Have what is written to temporary files lie where it is swept if this process is killed."""
+    from edge_agent.store.pool import POOL_FOLDER, Pool
+
+    try:
+        pool = Pool(settings.state / POOL_FOLDER, settings.limits.max_compiled_bytes)
+        workspace = pool.workspace()
+    except StorageError as error:
+        log.info("temporary files lie where the system has them: %s", error)
+        yield
+        return
+    with workspace as scratch:
+        before, tempfile.tempdir = tempfile.tempdir, str(scratch.path)
+        try:
+            yield
+        finally:
+            tempfile.tempdir = before
+
+
 def main(arguments: list[str]) -> None:
     """Answer questions until the socket closes."""
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="builder: %(message)s")
     fd, settings_text = arguments
     settings = decode_settings(settings_text)
-    with socket.socket(fileno=int(fd)) as connected:
+    with socket.socket(fileno=int(fd)) as connected, ExitStack() as stack:
         stream = local.FrameStream(connected)
         threading.Thread(target=_end_with, args=(stream,), daemon=True).start()
         channel = Channel(stream)
+        is_placed = False
         while True:
             try:
                 message = channel.receive()
             except local.ConnectionLost:
                 return
             try:
+                if not is_placed and not isinstance(message, Admit):
+                    stack.enter_context(temporary_in_staging(settings))
+                    is_placed = True
                 answer = _answer(message, settings, channel)
             except local.ConnectionLost:
                 return

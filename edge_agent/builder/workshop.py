@@ -146,6 +146,8 @@ class Workshop:
                 if not self.has_form(s.segments, s.configuration, last):
                     return False
                 provider = use(s.configuration)
+                if provider is not None and self.is_large:
+                    return False  # all of its weights would be written once more to count
                 try:
                     saved += self._transposes(before, provider) - self._transposes(after, provider)
                 except (ModelRefused, RuntimeUnavailable):

@@ -8,6 +8,7 @@ import selectors
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from edge_agent import clock
@@ -35,11 +36,19 @@ class Heard:
 
 def hear(command: Sequence[str], limit_s: Callable[[Sequence[Line]], float]) -> Heard:
     """Run a command to its end, but kill it when it writes no JSON object for too long: for as many
-    seconds as `limit_s` says of those that it wrote before."""
+    seconds as `limit_s` says of those that it wrote before. Its temporary files go with it."""
     pipe = subprocess.PIPE
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, bufsize=0
-    ) as child:
+    with (
+        TemporaryDirectory(prefix="asking-", ignore_cleanup_errors=True) as scratch,
+        subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=pipe,
+            stderr=pipe,
+            bufsize=0,
+            env={**os.environ, "TMPDIR": scratch},
+        ) as child,
+    ):
         ear = _Ear(child)
         try:
             code = ear.listen(limit_s)

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
+
+import pytest
 
 from edge_agent.engine.asking import hear
 
@@ -54,3 +57,16 @@ def test_the_limit_follows_from_what_was_heard() -> None:
     script = "import time; print('{}', flush=True); time.sleep(600)"
     heard = hear(python(script), lambda lines: 0.2 if lines else 20)
     assert (heard.lines, heard.code) == (({},), None)
+
+
+@pytest.mark.parametrize("ends", ["time.sleep(600)", "os.abort()", "os.kill(os.getpid(), 9)"])
+def test_what_a_child_wrote_to_temporary_files_goes_however_it_ends(ends: str) -> None:
+    script = (
+        "import json, os, tempfile, time\n"
+        "print(json.dumps({'made': tempfile.mkdtemp()}), flush=True)\n" + ends
+    )
+    heard = hear(python(script), lambda lines: 0.2 if lines else 20)
+    (line,) = heard.lines
+    assert heard.code != 0
+    assert not Path(line["made"]).exists()
+    assert not Path(line["made"]).parent.exists()
