@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 
-from edge_agent.devices import UnitId
+from edge_agent.devices import Device, UnitId
 from edge_agent.profiles import Configuration, Placement, RatioInterval, Rejection
 from edge_agent.subgraphs import ComplexityScore, ModelId, SegmentRange
 from edge_agent.tensors import Shape, TensorName
@@ -28,6 +30,24 @@ class Pin:
 
     def __str__(self) -> str:
         return f"{self.pattern}={self.unit}"
+
+
+def unusable_pin(
+    pins: Iterable[Pin], device: Device, banned: Mapping[UnitId, str] = MappingProxyType({})
+) -> str | None:
+    """Why the unit of one of them cannot be used; None if all can. `banned` are units that are
+    left out, each with its reason."""
+    known = {unit.id for unit in device.units}
+    for pin in pins:
+        if pin.unit in banned:
+            return f'pin "{pin}" cannot hold: {banned[pin.unit]}'
+        if pin.unit not in known:
+            units = (r for r in device.refused if r.unit is not None)
+            refused = "; ".join(f"{r.unit}, {r.provider}: {r.reason}" for r in units)
+            has = ", ".join(sorted(known))
+            because = f" (refused: {refused})" if refused else ""
+            return f'pin "{pin}": this device has no unit {pin.unit}, it has {has}{because}'
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,9 +39,10 @@ from edge_agent.errors import (
     ModelRefused,
     StorageError,
     UnknownModel,
+    UsageError,
     WorkerLost,
 )
-from edge_agent.plans import Epoch
+from edge_agent.plans import Epoch, unusable_pin
 from edge_agent.samples import check_shapes
 from edge_agent.store.registry import LoadedModel, check_name
 from edge_agent.store.upkeep import PoolSizes
@@ -141,11 +142,14 @@ class Controller:
 
         Raises:
             ModelRefused: it cannot be accepted; nothing of it is kept.
-            UsageError: an option is wrong, or one of the samples; as above.
+            UsageError: an option is wrong, such as a pin to a unit that is not there, or one of the
+                samples; as above.
             StorageError: it cannot be stored.
         """
         path = Path(message.path)
         name = check_name(message.name if message.name is not None else path.stem)
+        if message.pins and (reason := unusable_pin(message.pins, self.prober.device())):
+            raise UsageError(reason)
         with self._name_lock(name), self._loading():
             is_background = self.others_serve()
             child = self._workers.prepare(is_background=is_background)

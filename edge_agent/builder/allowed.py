@@ -3,12 +3,12 @@ the user's pins."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from edge_agent.devices import ComputeUnit, Device, UnitId
 from edge_agent.errors import EdgeAgentError, ModelRefused
-from edge_agent.plans import Pin, Target
+from edge_agent.plans import Target
 from edge_agent.profiles import HOST_UNIT, Configuration, Placement, Rejection
 from edge_agent.subgraphs import ModelSummary
 
@@ -103,7 +103,7 @@ def allow(
             if is_half and unit.takes_floats:
                 offered = (*offered, *(replace(c, is_half=True) for c in offered))
             elif is_half:
-                found.refuse(f"{unit.id}/fp16", "it takes no floats, only what is quantised")
+                found.refuse(f"{unit.id}/fp16", "not tried: it is made for what is quantised")
         if len(refused) == len(summary.segments):
             detail = "no segment is left that it may run whole"
             if beyond:
@@ -197,20 +197,3 @@ def _pinned(
             "both to one unit"
         )
     return next(iter(first), None)
-
-
-def check_pins(pins: Sequence[Pin], device: Device, banned: Mapping[UnitId, str]) -> None:
-    """Whether the units of the pins can be used.
-
-    Raises: ModelRefused, with the reason if one was refused.
-    """
-    known = {unit.id for unit in device.units}
-    for pin in pins:
-        if pin.unit in banned:
-            raise ModelRefused(f'pin "{pin}" cannot hold: {banned[pin.unit]}')
-        if pin.unit not in known:
-            refused = "; ".join(f"{r.provider}: {r.reason}" for r in device.refused)
-            raise ModelRefused(
-                f'pin "{pin}": this device has no unit {pin.unit}, it has '
-                f"{', '.join(sorted(known))}" + (f" (refused: {refused})" if refused else "")
-            )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 
-from edge_agent.builder.allowed import allow, check_pins, host_unit, pinned_segments
+from edge_agent.builder.allowed import allow, host_unit, pinned_segments
 from edge_agent.builder.benches import PartBench, Slices, Subject, WholeBench
 from edge_agent.builder.compiler import Compiler
 from edge_agent.builder.given import GivenSample, fitting, stored_samples
@@ -31,7 +31,7 @@ from edge_agent.model.specs import infer_specs
 from edge_agent.model.weights import fingerprint
 from edge_agent.planning.partition import choose, divide_into
 from edge_agent.planning.score import ProcessorRates
-from edge_agent.plans import CandidatePlan, ExecutionPlan, Pin, Target
+from edge_agent.plans import CandidatePlan, ExecutionPlan, Pin, Target, unusable_pin
 from edge_agent.profiles import HOST_UNIT, Configuration, LatencyProfile, Rejection
 from edge_agent.profiling.device import device_key, is_large, measure_rates, this_device
 from edge_agent.profiling.keep import (
@@ -48,7 +48,7 @@ from edge_agent.store.records import ProfileKey, ProfileStore
 from edge_agent.store.samples import SampleStore
 from edge_agent.subgraphs import ModelSummary
 from edge_agent.telemetry import host
-from edge_agent.tensors import ValueSpecs
+from edge_agent.tensors import Shape, TensorName, ValueSpecs
 from edge_agent.wire.messages import (
     Build,
     Built,
@@ -113,18 +113,21 @@ class Building:
         threads = message.threads
         banned = {b.unit: b.reason for b in message.banned if not b.is_keeping}
         pinned = self._pinned_nodes = pinned_units(graph, message.pins)
-        check_pins(message.pins, device, banned)
+        if reason := unusable_pin(message.pins, device, banned):
+            raise ModelRefused(reason)
         cores = device.cores if threads is None else device.cores[:threads]
         plain = Session.open(
             path, threads=threads, level=OptimisationLevel.ALL, plain=True, lean=is_large
         )
-        samples = self._samples(plain)
+        samples = self._samples(plain, fixed_shapes(graph))
         inputs, outputs = (*plain.inputs, *plain.overridable), plain.outputs
         del plain
         shapes = samples.shapes if samples is not None else {}
         with Compiler(self._pool, self._message.model, self._device_key) as compiler:
             specs = inner_specs(graph, shapes, compiler.draft("probe.onnx"))
             summary = summarise(graph, message.model, shapes, specs, apart=parted(pinned))
+            if (message.subgraphs or 0) > len(summary.segments):
+                raise _too_few_segments(summary, message.subgraphs or 0)
             is_fixed = message.general is not None
             known = specs if is_fixed else general_specs(graph, specs)
             workshop = Workshop(
@@ -166,9 +169,12 @@ class Building:
             is_large=is_large,
         )
 
-    def _samples(self, session: Session) -> Samples | None:
-        """What the user gave first, then what is made up for the same shapes."""
-        wanted = dict(self._message.shapes)
+    def _samples(self, session: Session, fixed: Mapping[TensorName, Shape]) -> Samples | None:
+        """What the user gave first, then what is made up for the same shapes; `fixed` are those
+        that the model declares, of which the session does not tell scalars."""
+        untold = (spec.name for spec in session.inputs if spec.dims is None)
+        wanted = {name: fixed[name] for name in untold if name in fixed}
+        wanted |= dict(self._message.shapes)
         grant = self._slices.grant
         given, shapes = fitting(session, self._given(), wanted, SAMPLE_RUN_S, grant)
         made_up = find_samples(session, shapes, self._max_sample_bytes)
@@ -361,12 +367,7 @@ class Building:
             if plan is None and self._message.pins:
                 raise self._pins_refused(profiled)
             if plan is None:
-                raise ModelRefused(
-                    f"it cannot be divided into {count} subgraphs: it has "
-                    f"{len(summary.segments)} segments"
-                    + (f" ({summary.undivided_because})" if summary.undivided_because else "")
-                    + "; load it with fewer, or without --subgraphs"
-                )
+                raise _too_few_segments(summary, count)
             formless = formless_configurations(plan, workshop)
             if not formless:
                 return plan
@@ -376,7 +377,10 @@ class Building:
         """`what` was measured of this graph with these weights, for these shapes, on this device,
         with the threads and instances that follow from target and cores."""
         cores = len(subject.cores)
-        fixed = "; fixed dimensions" if self._message.general is not None else ""
+        # Pins part segments that would be one without them.
+        starts = ",".join(str(segment.start) for segment in summary.segments)
+        fixed = f"; segments from {starts}"
+        fixed += "; fixed dimensions" if self._message.general is not None else ""
         fixed += self._given_key
         if subject.units:
             fixed += f"; units {subject.units}, pins {subject.pinned}"
@@ -490,6 +494,14 @@ class Building:
     def _plain_callers(self, cores: tuple[int, ...]) -> int:
         """How many requests plain ONNX Runtime runs at once, as a user's threads would."""
         return 1 if self._message.target is Target.LATENCY else len(cores)
+
+
+def _too_few_segments(summary: ModelSummary, count: int) -> ModelRefused:
+    because = f" ({summary.undivided_because})" if summary.undivided_because else ""
+    return ModelRefused(
+        f"it cannot be divided into {count} subgraphs: it has {len(summary.segments)} "
+        f"segments{because}; load it with fewer, or without --subgraphs"
+    )
 
 
 def formless_configurations(plan: CandidatePlan, workshop: Workshop) -> set[Configuration]:

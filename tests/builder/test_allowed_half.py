@@ -86,7 +86,7 @@ def test_with_it_every_configuration_of_a_unit_that_takes_floats_competes_in_flo
 def test_a_unit_that_takes_only_what_is_quantised_never_does(is_half: bool) -> None:
     found, said = allowed(unit("npu", takes_floats=False), unit("gpu"), is_half=is_half)
     assert [str(c) for c in found if c.unit == "npu"] == ["npu/NCHW", "npu/NHWC"]
-    assert said == ["npu/fp16: refused, it takes no floats, only what is quantised"] * is_half
+    assert said == ["npu/fp16: refused, not tried: it is made for what is quantised"] * is_half
 
 
 def test_where_there_is_nothing_beside_the_processor_that_is_said() -> None:

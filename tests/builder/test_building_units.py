@@ -10,14 +10,16 @@ from edge_agent.builder.admitting import admit
 from edge_agent.builder.benches import Slices
 from edge_agent.builder.building import Building
 from edge_agent.config import Budgets, Settings
-from edge_agent.devices import UnitId
+from edge_agent.devices import Device, UnitId
 from edge_agent.errors import ModelRefused
 from edge_agent.plans import Pin, Target
+from edge_agent.profiles import HOST_UNIT
 from edge_agent.subgraphs import ModelId
 from edge_agent.wire.messages import Build, Built
 from edge_agent.wire.parts import Banned
 from tests.builder.made_units import GPU, OTHER, device
 from tests.builder.test_workshop import write_convolutions
+from tests.model.nhwc_graphs import node, value, write
 
 ALL = Pin(pattern="*", unit=GPU)
 
@@ -25,14 +27,15 @@ ALL = Pin(pattern="*", unit=GPU)
 class Stores:
     """Where one model is, and what it was built like."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, source: Path | None = None) -> None:
         self._settings = Settings(
             socket=folder / "s",
             state=folder / "state",
             cache=folder / "cache",
             planning=Budgets(profile_s=0.2, verify_s=0.2),
         )
-        source = write_convolutions(folder / "m.onnx", 2)
+        if source is None:
+            source = write_convolutions(folder / "m.onnx", 2)
         admitted = admit(
             source, self._settings, on_staged=lambda _path: None, wait_until_movable=lambda: None
         )
@@ -40,7 +43,14 @@ class Stores:
         self.tried: list[tuple[tuple[UnitId, ...], bool]] = []
         self.grants = 0
 
-    def build(self, *pins: Pin, banned: tuple[Banned, ...] = (), is_fresh: bool = False) -> Built:
+    def build(
+        self,
+        *pins: Pin,
+        banned: tuple[Banned, ...] = (),
+        is_fresh: bool = False,
+        on: Device | None = None,
+        subgraphs: int | None = None,
+    ) -> Built:
         def grant() -> None:
             self.grants += 1
 
@@ -54,7 +64,8 @@ class Stores:
             is_fresh=is_fresh,
             pins=pins,
             banned=banned,
-            device=device(OTHER),
+            device=on or device(OTHER),
+            subgraphs=subgraphs,
         )
         return Building(message, self._settings, slices).build()
 
@@ -105,3 +116,31 @@ def test_a_unit_that_may_only_not_keep_anything_is_used_and_keeps_nothing(stores
     (file,) = built.subgraphs
     assert (file.unit, file.level) == (GPU, "all")
     assert ((GPU,), True) not in stores.tried
+
+
+def test_a_model_is_planned_with_pins_and_without_whatever_was_planned_before(
+    stores: Stores,
+) -> None:
+    """Pins part segments that are one without them, on the processor alone as well."""
+    first = Pin(pattern="c0", unit=HOST_UNIT)
+    for pins in ((), (first,), (), (first,)):
+        built = stores.build(*pins, on=device())
+        assert built.plan.subgraphs
+        assert built.subgraphs
+
+
+def test_more_subgraphs_than_segments_are_refused_before_anything_is_measured(
+    stores: Stores,
+) -> None:
+    with pytest.raises(ModelRefused, match="cannot be divided into 99 subgraphs: it has 2 segm"):
+        stores.build(on=device(), subgraphs=99)
+    assert stores.grants == 0
+
+
+def test_a_model_with_a_scalar_input_is_planned(tmp_path: Path) -> None:
+    nodes = [node("Mul", "x k", "a"), node("Relu", "a", "y")]
+    inputs = [value("x", [1, 64]), value("k", [])]
+    source = write(tmp_path / "m.onnx", nodes, inputs, [value("y", [1, 64])], {})
+    plan = Stores(tmp_path, source).build(on=device()).plan
+    assert dict(plan.shapes) == {"x": (1, 64), "k": ()}
+    assert plan.measured_s is not None
