@@ -5,6 +5,7 @@ Nothing else in this package reads an environment variable.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import pwd
@@ -12,7 +13,7 @@ import re
 import stat
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -199,6 +200,20 @@ def encode_settings(settings: Settings) -> str:
 def decode_settings(text: str) -> Settings:
     """The settings that `encode_settings` wrote."""
     return msgspec.json.decode(text, type=Settings, dec_hook=lambda _, value: Path(value))
+
+
+def settings_key(settings: Settings) -> str:
+    """A text that two agents share whose config files say the same but for places."""
+    place = Path("/")
+    same = replace(
+        settings,
+        socket=place,
+        state=place,
+        cache=place,
+        config_file=None,
+        units=tuple(replace(unit, file=place) for unit in settings.units),
+    )
+    return hashlib.sha256(encode_settings(same).encode()).hexdigest()[:16]
 
 
 def encode_units(units: Sequence[UnitSettings]) -> str:

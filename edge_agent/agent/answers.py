@@ -11,7 +11,7 @@ from edge_agent import __version__, clock
 from edge_agent.agent.controller import Controller
 from edge_agent.agent.datapath import DataPath
 from edge_agent.agent.loaded import Loaded
-from edge_agent.config import Settings
+from edge_agent.config import Settings, settings_key
 from edge_agent.devices import Device
 from edge_agent.errors import BadRequest, EdgeAgentError
 from edge_agent.plans import ExecutionPlan
@@ -151,6 +151,7 @@ class Answers:
             model_disk_bytes=pool.model_bytes,
             compiled_disk_bytes=pool.compiled_bytes,
             max_compiled_disk_bytes=pool.budget_bytes,
+            settings_key=settings_key(self._settings),
         )
 
 

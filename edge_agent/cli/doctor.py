@@ -21,7 +21,7 @@ import msgspec
 
 from edge_agent.cli.output import count_text, print_json, settings_of, size_text
 from edge_agent.client import Client
-from edge_agent.config import Settings, encode_settings, why_unsafe
+from edge_agent.config import Settings, encode_settings, settings_key, why_unsafe
 from edge_agent.devices import Device, Installed, InstalledPlugin, RefusedUnit
 from edge_agent.errors import AgentUnavailable, EdgeAgentError, UsageError
 from edge_agent.telemetry import host
@@ -118,13 +118,26 @@ def _examine(settings: Settings, config: Checked) -> Report:
         _socket_folder(settings.socket.parent),
         _folder("state folder", state),
         _folder("cache folder", settings.cache),
-        config,
+        _agreeing(config, settings, status),
         *_units(device),
         *(_refused(refused, settings) for refused in (device.refused if device else ())),
         *packages,
     )
     is_healthy = all(check.verdict is not Verdict.PROBLEM for check in checks)
     return Report(healthy=is_healthy, checks=checks, device=device)
+
+
+def _agreeing(config: Checked, settings: Settings, status: Status | None) -> Checked:
+    """What is said of the config file beside an agent that was started with another one, or before
+    it was edited: what is told of the units is what that agent found."""
+    if status is None or config.verdict is Verdict.PROBLEM or not status.settings_key:
+        return config
+    if status.settings_key == settings_key(settings):
+        return config
+    text = f"{config.text}; the agent runs with other settings, and found its units with those"
+    if settings.config_file is None:
+        return replace(config, text=text)
+    return _problem(config.what, text, "restart the agent, if it is to use this file")
 
 
 def _problem(what: str, text: str, remedy: str) -> Checked:

@@ -22,6 +22,11 @@ def after_fault(candidate: Candidate) -> str:
                 f"or remove [units.{table.id}] from {table.file}"
             )
         ids = ", ".join(known.unit for known in PROVIDERS)
+        if table.off:
+            return (
+                f"correct the name in {table.file}, which is none of {ids}, or remove the table: "
+                "there is nothing to switch off"
+            )
         return (
             f"give {table.key('library')}, with `provider` and `kind`, or correct the name: "
             f"without them it is one of {ids}"

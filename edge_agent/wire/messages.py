@@ -161,6 +161,8 @@ class Status(Message, frozen=True, tag="status-reply"):
     """All that can be compiled again."""
     max_compiled_disk_bytes: int
     """How much of that is kept, at the present free space."""
+    settings_key: str = ""
+    """As `config.settings_key` tells of the settings that it runs with."""
 
 
 class Devices(Message, frozen=True, tag="devices-reply"):

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from edge_agent.config import load_settings, settings_key
 from tests.cli.test_output import Agent
 from tests.engine.made_library import Loading, make_library
 from tests.engine.made_packages import make_package, plugin_source
@@ -133,6 +134,32 @@ def test_an_agent_that_runs_is_asked_though_the_config_file_is_wrong_by_now(home
     assert told.check("agent")["text"] == f"version 0.1.0, pid 4711, socket {agent.path}"
     assert told.check("config file")["verdict"] == "problem"
     assert json.loads(told.out)["device"]["hostname"] == "board"
+
+
+@pytest.mark.parametrize(
+    ("agents", "users", "verdict"),
+    [
+        ("", "", "ok"),
+        ("[units.webgpu]\noff = true\n", "[units.webgpu]\noff = true\n", "ok"),
+        ("", "[units.webgpu]\noff = true\n", "problem"),
+        ("[planning]\nverify_s = 1\n", "[units.webgpu]\noff = true\n", "problem"),
+        ("[planning]\nverify_s = 1\n", "", "ok"),
+    ],
+)
+def test_an_agent_with_other_settings_than_those_of_the_config_file_is_told(
+    home: Home, agents: str, users: str, verdict: str
+) -> None:
+    other = home.folder / "other.toml"
+    other.write_text(agents)
+    agent = Agent()
+    agent.settings_key = settings_key(load_settings({"HOME": "/h"}, config_file=other))
+    if users:
+        home.configure(users)
+    with FakeAgent(agent) as running:
+        told = home.doctor("--json", "--socket", str(running.path))
+    config = told.check("config file")
+    assert config["verdict"] == verdict
+    assert ("runs with other settings" in config["text"]) is (agents != users)
 
 
 def test_two_builds_of_the_runtime_are_a_problem(home: Home) -> None:

@@ -94,6 +94,7 @@ class Agent:
     def __init__(self) -> None:
         self.models = [state()]
         self.is_planned = True
+        self.settings_key = ""
 
     def __call__(self, asked: Asked) -> None:
         if isinstance(asked.message, Infer):
@@ -124,6 +125,7 @@ class Agent:
                     model_disk_bytes=98 << 20,
                     compiled_disk_bytes=200 << 20,
                     max_compiled_disk_bytes=8 << 30,
+                    settings_key=self.settings_key,
                 )
             case AskDevices():
                 return Devices(DEVICE)

@@ -139,6 +139,11 @@ def test_a_name_that_is_no_unit_cannot_be_switched_off() -> None:
         "webgup": "no provider of that name is installed",
         "tensorrt": "switched off in the configuration",
     }
+    (webgup,) = (r for r in refused if r.unit == "webgup")
+    assert webgup.remedy == (
+        f"correct the name in {FILE}, which is none of cpu, openvino, webgpu, cuda, tensorrt, qnn, "
+        "or remove the table: there is nothing to switch off"
+    )
 
 
 def test_a_unit_that_is_off_is_not_loaded(tmp_path: Path) -> None:
