@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import select
 import socket
+import termios
 import threading
+from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -41,6 +44,7 @@ from edge_agent.wire.messages import (
 )
 from edge_agent.wire.messages import Tally as KeepTally
 from edge_agent.wire.parts import Place
+from tests.agent.rig import wait_until
 from tests.worker.test_serving import CODEC, EPOCH, WAIT_S, AgentEnd, X, serving
 
 HEADS, _ = pack_arrays({"x": X})
@@ -283,8 +287,16 @@ def test_the_rest_of_an_answer_that_the_client_does_not_take_is_the_agents() -> 
         poll.register(agent.stream.socket, select.POLLIN)
         asked = 0
         while not poll.poll(10):
+            # One that is asked before the other is answered is given back for that.
+            before = _unread_bytes(connection.client.socket)
             connection.ask()
             asked += 1
+            wait_until(
+                lambda before=before: (
+                    _unread_bytes(connection.client.socket) > before or poll.poll(0)
+                ),
+                "it is answered, or given back",
+            )
         message, payload = connection.given_back()
         assert message.is_unsent
         # What the client has not taken yet, the rest of one answer, and requests nobody read.
@@ -293,6 +305,12 @@ def test_the_rest_of_an_answer_that_the_client_does_not_take_is_the_agents() -> 
         answered = len(taken + payload) // len(answer)
         assert taken + payload == answer * answered
         assert 1 < answered <= asked
+
+
+def _unread_bytes(connection: socket.socket) -> int:
+    unread = array("i", [0])
+    fcntl.ioctl(connection, termios.FIONREAD, unread)
+    return unread[0]
 
 
 @pytest.mark.parametrize("what", ["connection", "memory", "tally"])
