@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from edge_agent import clock
@@ -99,11 +99,13 @@ def _answer(message: BuilderRequest, settings: Settings, channel: Channel) -> Me
                 channel.report,
                 lambda units, is_keeping: channel.send(Trying(units, is_keeping)),
             )
-            return Building(message, settings, slices).build()
+            with temporary_in_staging(settings):
+                return Building(message, settings, slices).build()
         case AskDevice():
             from edge_agent.profiling.device import this_device
 
-            return Probed(device=this_device(settings))
+            with temporary_in_staging(settings):
+                return Probed(device=this_device(settings))
         case Grant():
             raise ProtocolError("a grant that nobody asked for")
 
@@ -140,20 +142,16 @@ def main(arguments: list[str]) -> None:
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="builder: %(message)s")
     fd, settings_text = arguments
     settings = decode_settings(settings_text)
-    with socket.socket(fileno=int(fd)) as connected, ExitStack() as stack:
+    with socket.socket(fileno=int(fd)) as connected:
         stream = local.FrameStream(connected)
         threading.Thread(target=_end_with, args=(stream,), daemon=True).start()
         channel = Channel(stream)
-        is_placed = False
         while True:
             try:
                 message = channel.receive()
             except local.ConnectionLost:
                 return
             try:
-                if not is_placed and not isinstance(message, Admit):
-                    stack.enter_context(temporary_in_staging(settings))
-                    is_placed = True
                 answer = _answer(message, settings, channel)
             except local.ConnectionLost:
                 return

@@ -126,8 +126,8 @@ class Building:
         with Compiler(self._pool, self._message.model, self._device_key) as compiler:
             specs = inner_specs(graph, shapes, compiler.draft("probe.onnx"))
             summary = summarise(graph, message.model, shapes, specs, apart=parted(pinned))
-            if (message.subgraphs or 0) > len(summary.segments):
-                raise _too_few_segments(summary, message.subgraphs or 0)
+            if message.subgraphs is not None and message.subgraphs > len(summary.segments):
+                raise _too_few_segments(summary, message.subgraphs)
             is_fixed = message.general is not None
             known = specs if is_fixed else general_specs(graph, specs)
             workshop = Workshop(

@@ -91,20 +91,26 @@ class Workshop:
             ModelRefused: it cannot be cut out.
             StorageError: it cannot be written.
         """
-        if (segments, NO_NAMES) not in self._extracted:
-            start, stop = self.nodes(segments)
-            path = self._compiler.draft(f"{start}-{stop}.onnx")
-            extract(self.graph, start, stop, path, self.specs, is_fixed=self._is_fixed)
-            self._extracted[segments, NO_NAMES] = path
-        source = self._extracted[segments, NO_NAMES]
-        if last:
-            interface = read_interface(source)
-            last &= {TensorName(v.name) for v in (*interface.inputs, *interface.outputs)}
-        if (segments, last) not in self._extracted:
-            path = source.with_name(f"{source.stem}.last{len(self._extracted)}.onnx")
-            write_last(source, path, last)
-            self._extracted[segments, last] = path
-        return self._extracted[segments, last]
+        key = (segments, last)
+        if key not in self._extracted:
+            self._extracted[key] = self._turned(*key) if last else self._cut_out(segments)
+        return self._extracted[key]
+
+    def _cut_out(self, segments: SegmentRange) -> Path:
+        start, stop = self.nodes(segments)
+        path = self._compiler.draft(f"{start}-{stop}.onnx")
+        extract(self.graph, start, stop, path, self.specs, is_fixed=self._is_fixed)
+        return path
+
+    def _turned(self, segments: SegmentRange, last: Names) -> Path:
+        source = self.source(segments)
+        interface = read_interface(source)
+        touched = last & {TensorName(v.name) for v in (*interface.inputs, *interface.outputs)}
+        if touched != last:
+            return self.source(segments, touched)
+        path = source.with_name(f"{source.stem}.last{len(self._extracted)}.onnx")
+        write_last(source, path, last)
+        return path
 
     def last_between(
         self,
