@@ -18,6 +18,15 @@ class Target(StrEnum):
 
     LATENCY = "latency"
     THROUGHPUT = "throughput"
+    ENERGY = "energy"
+    MEMORY = "memory"
+    """Peak memory on the fullest device."""
+    BYTES = "bytes"
+    """On the wire."""
+
+
+SERVED_TARGETS = (Target.LATENCY, Target.THROUGHPUT)
+"""What a loaded model can be measured and verified for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

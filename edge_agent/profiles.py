@@ -90,6 +90,9 @@ class SegmentTimes:
     """Whether parts of the model may run so; False where a part was refused that was tried."""
     refused: tuple[int, ...] = ()
     """Segments that cannot run so, ascending; their `segment_s` is 0 and means nothing."""
+    turn_s_per_byte: float = 0.0
+    """What of `border_s_per_byte` is spent on turning values from and to NCHW; it is not paid
+    between two subgraphs in NHWC on the host's cores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

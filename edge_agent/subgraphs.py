@@ -46,6 +46,9 @@ class Segment:
     """Bytes of constants read."""
     parallel_operations: int
     """The part of `operations` in operators that ONNX Runtime spreads over threads."""
+    working_bytes: int = 0
+    """Most bytes of activations that are alive at once while its nodes run one by one, inputs and
+    outputs of the segment among them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +70,32 @@ class SegmentRange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """A part of a fork that reads nothing of the other parts."""
+
+    nodes: tuple[int, ...]
+    """Positions in the topological order, ascending."""
+    input_bytes: int
+    """What it reads of what crosses the cut before the fork."""
+    output_bytes: int
+    """What it produces of what crosses the cut behind the fork."""
+    work: tuple[float, ...]
+    """Its share of the work of each segment of the fork; over all branches they add up to 1."""
+    weight_bytes: int
+    working_bytes: int
+    """As `Segment.working_bytes`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fork:
+    """A run of segments that consists of branches which may run at once."""
+
+    segments: SegmentRange
+    branches: tuple[Branch, ...]
+    """Two or more, in the order of their first nodes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSummary:
     """What planning needs to know of a model; frozen, small, without weights."""
 
@@ -83,6 +112,8 @@ class ModelSummary:
     weight_bytes: int
     undivided_because: str | None = None
     """Why the model has only one segment, for people; None if it was divided."""
+    forks: tuple[Fork, ...] = ()
+    """In order; no two of them overlap."""
 
     def __post_init__(self) -> None:
         if len(self.cuts) != len(self.segments) - 1:

@@ -19,7 +19,7 @@ from edge_agent.client import HALF_BOUND, POLL_S, Client
 from edge_agent.errors import BadRequest, EdgeAgentError, ModelQuarantined, UsageError
 from edge_agent.planning.explain import render
 from edge_agent.planning.flips import flips, render_flips
-from edge_agent.plans import ExecutionPlan, Target
+from edge_agent.plans import SERVED_TARGETS, ExecutionPlan
 from edge_agent.tensors import Shape, TensorSpec
 from edge_agent.wire.messages import (
     MAX_SUBGRAPHS,
@@ -42,7 +42,7 @@ def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
     )
     load.add_argument("model", metavar="MODEL.onnx")
     load.add_argument("--name", help="how requests call it (default: the file's name)")
-    load.add_argument("--target", choices=[t.value for t in Target], default="latency")
+    load.add_argument("--target", choices=[t.value for t in SERVED_TARGETS], default="latency")
     load.add_argument("--threads", type=int, metavar="T", help="most threads of the plan")
     add_shape_option(load, "shape to plan for, where the model leaves dimensions open")
     load.add_argument(

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from edge_agent.devices import Device, UnitId
 from edge_agent.errors import BadRequest, ProtocolError
-from edge_agent.plans import Epoch, ExecutionPlan, Target
+from edge_agent.plans import SERVED_TARGETS, Epoch, ExecutionPlan, Target
 from edge_agent.subgraphs import ModelId, SampleSetId
 from edge_agent.tensors import TensorSpec
 from edge_agent.wire.parts import (
@@ -75,6 +75,11 @@ class Load(Message, frozen=True, tag="load"):
     """An absolute path of a folder with real inputs."""
     half_bound: HalfBound | None = None
     """As in `LoadedModel`."""
+
+    def __post_init__(self) -> None:
+        if self.target not in SERVED_TARGETS:
+            wanted = ", ".join(SERVED_TARGETS)
+            raise ValueError(f"target: got {self.target}, want one of {wanted}")
 
 
 class Unload(Message, frozen=True, tag="unload"):

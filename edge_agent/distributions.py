@@ -1,0 +1,152 @@
+"""Subnetwork distributions: which device runs what of a model, and what that is predicted to give.
+
+A distribution has one or more routes. A route is an ordered list of steps: subgraphs, and forks,
+in which independent branches of the model run at once and meet again on the device that they
+started from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edge_agent.devices import DeviceId
+from edge_agent.plans import Target
+from edge_agent.profiles import Configuration
+from edge_agent.subgraphs import SegmentRange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedSubgraph:
+    """A run of segments in one configuration on one device."""
+
+    segments: SegmentRange
+    device: DeviceId
+    configuration: Configuration
+
+    def __str__(self) -> str:
+        return f"[{self.segments}] {self.device}/{self.configuration}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedArm:
+    """Branches of a fork that run one after the other as one subgraph."""
+
+    branches: tuple[int, ...]
+    """Which of the fork's branches, ascending."""
+    device: DeviceId
+    configuration: Configuration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedFork:
+    """Segments whose independent branches run at once.
+
+    Their inputs are in the memory of `home` before, and their outputs after; arms on other
+    devices get and send what they need.
+    """
+
+    fork: int
+    """Index into `ModelSummary.forks`."""
+    segments: SegmentRange
+    home: DeviceId
+    arms: tuple[PlacedArm, ...]
+    """Each branch is in exactly one of them; each has a resource of its own."""
+
+    def __str__(self) -> str:
+        arms = " | ".join(
+            f"{','.join(map(str, arm.branches))} on {arm.device}/{arm.configuration}"
+            for arm in self.arms
+        )
+        return f"[{self.segments}] ({arms})"
+
+
+Step = PlacedSubgraph | PlacedFork
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """Steps that together compute the whole model, in order, with a share of the traffic."""
+
+    steps: tuple[Step, ...]
+    share: float = 1.0
+
+    def __str__(self) -> str:
+        return " + ".join(map(str, self.steps))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """What a distribution is predicted to give, for every target."""
+
+    latency_s: float
+    """Of one request that finds everything idle, on the slowest of the routes."""
+    throughput_per_s: float
+    """Requests per second once every route has as many as it can work on; inf where nothing takes
+    any time."""
+    energy_joules: float
+    """Per request, above what the devices draw when idle: the mean over the routes. Modelled."""
+    peak_memory_bytes: float
+    """Weights and activations in the fullest memory: that of a device, or a unit's own."""
+    wire_bytes: float
+    """Sent between devices per request: the mean over the routes."""
+    latency_error_s: float = 0.0
+    """How far off the latency may be, from the error of the latency profiles."""
+
+    def value(self, target: Target) -> float:
+        """The metric of that target."""
+        match target:
+            case Target.LATENCY:
+                return self.latency_s
+            case Target.THROUGHPUT:
+                return self.throughput_per_s
+            case Target.ENERGY:
+                return self.energy_joules
+            case Target.MEMORY:
+                return self.peak_memory_bytes
+            case Target.BYTES:
+                return self.wire_bytes
+
+    def cost(self, target: Target) -> float:
+        """The metric as what is to be made small: of the throughput, seconds per request."""
+        if target is Target.THROUGHPUT:
+            return 1.0 / self.throughput_per_s if self.throughput_per_s else float("inf")
+        return self.value(target)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    """Routes with their predicted metrics, made for one target."""
+
+    target: Target
+    routes: tuple[Route, ...]
+    """The greatest share first."""
+    metrics: Metrics
+    bound: float
+    """What no distribution can beat, in the unit of the target: its metric is at least this, of
+    the throughput at most."""
+
+    @property
+    def gap(self) -> float:
+        """How much worse than the best possible it may be, as a share of that; 0: it is optimal."""
+        best = self.bound
+        if self.target is Target.THROUGHPUT:
+            best = 1.0 / best if best else float("inf")
+        cost = self.metrics.cost(self.target)
+        if cost <= best:
+            return 0.0
+        return cost / best - 1.0 if best else float("inf")
+
+    @property
+    def is_optimal(self) -> bool:
+        """Whether it is known that there is no better one."""
+        return self.gap == 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Infeasible:
+    """That no distribution keeps to what is asked, and what is missing."""
+
+    target: Target
+    reason: str
+    is_certain: bool = True
+    """False: none was found, but there may be one."""

@@ -1,0 +1,304 @@
+"""The planning problem: a model, devices with their units, links, live statistics, targets.
+
+All of it is frozen and made of plain values; nothing here knows how a problem is solved. Times
+are seconds, sizes bytes, powers watts. What a value is scaled by is said where it is used
+(planning/present.py, planning/metrics.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from edge_agent.devices import DeviceId, UnitId
+from edge_agent.plans import Target
+from edge_agent.profiles import Configuration, SegmentTimes
+from edge_agent.subgraphs import ModelSummary
+
+CHUNK_BYTES = 1 << 20
+"""Tensors cross a link in chunks of this many bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedUnit:
+    """A compute unit as planning sees it."""
+
+    id: UnitId
+    idle_w: float = 0.0
+    """Power while it does nothing."""
+    busy_w: float = 0.0
+    """Power while all of it works; of the processor, with all cores busy."""
+    memory_bytes: int | None = None
+    """Most bytes in memory of its own; None: it uses the device's."""
+    banned_because: str = ""
+    """Why it must not be used; "" if it may."""
+
+    def __post_init__(self) -> None:
+        _check_numbers(f"unit {self.id}", idle_w=self.idle_w, busy_w=self.busy_w)
+        if self.busy_w < self.idle_w:
+            raise ValueError(
+                f"unit {self.id}: got busy_w {self.busy_w:g} below idle_w {self.idle_w:g}"
+            )
+        if self.memory_bytes is not None and self.memory_bytes < 0:
+            raise ValueError(
+                f"unit {self.id}: got memory_bytes {self.memory_bytes}, want at least 0"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedDevice:
+    """A device as planning sees it, present or known from a profile alone."""
+
+    id: DeviceId
+    units: tuple[PlannedUnit, ...]
+    times: tuple[SegmentTimes, ...]
+    """The latency profile: seconds of every segment, per configuration."""
+    memory_bytes: int
+    """Most bytes of weights and activations that may be in its memory."""
+    cores: int = 1
+    """Processor cores that may be used."""
+    send_s_per_byte: float = 0.0
+    """Processor time of one core per byte that is sent."""
+    receive_s_per_byte: float = 0.0
+    most_crossing_bytes: int | None = None
+    """Most bytes of one message that it accepts; None: any."""
+    is_estimated: bool = False
+    """Whether the latency profile was estimated from a device profile, not measured."""
+
+    def __post_init__(self) -> None:
+        where = f"device {self.id}"
+        _check_numbers(
+            where,
+            send_s_per_byte=self.send_s_per_byte,
+            receive_s_per_byte=self.receive_s_per_byte,
+            memory_bytes=self.memory_bytes,
+        )
+        if self.cores < 1:
+            raise ValueError(f"{where}: got {self.cores} cores, want at least 1")
+        known = [unit.id for unit in self.units]
+        if len(set(known)) < len(known):
+            raise ValueError(f"{where}: got one unit twice among {', '.join(known)}")
+        seen: set[Configuration] = set()
+        for times in self.times:
+            which = times.configuration
+            if which.unit not in known:
+                raise ValueError(
+                    f"{where}: got times of unit {which.unit}, which it has not: it has "
+                    f"{', '.join(known) or 'none'}"
+                )
+            if which in seen:
+                raise ValueError(f"{where}: got the times of {which} twice")
+            seen.add(which)
+            _check_numbers(
+                f"{where}, {which}",
+                overhead_s=times.overhead_s,
+                border_s_per_byte=times.border_s_per_byte,
+                error_fraction=times.error_fraction,
+            )
+            if not all(math.isfinite(s) and s >= 0 for s in times.segment_s):
+                raise ValueError(
+                    f"{where}, {which}: got a time that is negative or no number among segment_s"
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """How bytes get from one device to another; one direction."""
+
+    source: DeviceId
+    target: DeviceId
+    latency_s: float
+    goodput_bytes_per_s: float
+    medium: str = ""
+    """What it shares with all links of the same medium, as on Wi-Fi: only one of them carries
+    bytes at a time. "": its own wire."""
+    joules_per_byte: float = 0.0
+    """Of both network interfaces together, beside the processors' work."""
+
+    def __post_init__(self) -> None:
+        where = f"link {self.source}-{self.target}"
+        _check_numbers(where, latency_s=self.latency_s, joules_per_byte=self.joules_per_byte)
+        if not (math.isfinite(self.goodput_bytes_per_s) and self.goodput_bytes_per_s > 0):
+            raise ValueError(
+                f"{where}: got goodput_bytes_per_s {self.goodput_bytes_per_s:g}, want above 0"
+            )
+        if self.source == self.target:
+            raise ValueError(f"{where}: got a link from a device to itself")
+
+    @property
+    def resource(self) -> str:
+        """What it keeps busy while it carries bytes."""
+        return f"medium {self.medium}" if self.medium else f"{self.source}→{self.target}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceStatistics:
+    """What a device is like at present, beside its profile."""
+
+    device: DeviceId
+    load_fraction: float = 0.0
+    """Share of the processor that others use, 0 to 1."""
+    free_memory_bytes: int | None = None
+    """What our plans may use now, with what they hold already; None: as the profile says."""
+    speed_fraction: float = 1.0
+    """Share of its full speed that temperature or power limits leave, above 0 to 1."""
+    battery_fraction: float | None = None
+    """Charge left, 0 to 1; None: it has no battery, or is charging."""
+    slowdowns: tuple[tuple[UnitId, float], ...] = ()
+    """Observed time over predicted time of a unit's own runs; where there is one, it is used
+    instead of load and speed, which it already holds."""
+
+    def __post_init__(self) -> None:
+        where = f"statistics of {self.device}"
+        _check_fraction(where, "load_fraction", self.load_fraction)
+        _check_fraction(where, "speed_fraction", self.speed_fraction)
+        if self.speed_fraction == 0.0:
+            raise ValueError(f"{where}: got speed_fraction 0, want above 0; leave the device out")
+        if self.battery_fraction is not None:
+            _check_fraction(where, "battery_fraction", self.battery_fraction)
+        if self.free_memory_bytes is not None and self.free_memory_bytes < 0:
+            raise ValueError(
+                f"{where}: got free_memory_bytes {self.free_memory_bytes}, want at least 0"
+            )
+        for unit, slowdown in self.slowdowns:
+            if not (math.isfinite(slowdown) and slowdown > 0):
+                raise ValueError(f"{where}: got slowdown {slowdown:g} of {unit}, want above 0")
+        if len({unit for unit, _ in self.slowdowns}) < len(self.slowdowns):
+            raise ValueError(f"{where}: got the slowdown of one unit twice")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentPin:
+    """The user's word where a segment runs."""
+
+    segment: int
+    device: DeviceId
+    unit: UnitId | None = None
+    """None: any unit of the device."""
+    pattern: str = ""
+    """Of the node names that it was said with, for messages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """What a metric must keep to: at most `limit`, of the throughput at least.
+
+    In seconds, requests per second, joules per request, bytes on the fullest device, bytes per
+    request. Of latency, energy and bytes it holds for every request, whatever route it takes.
+    """
+
+    target: Target
+    limit: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.limit) and self.limit >= 0):
+            raise ValueError(f"bound on {self.target}: got {self.limit:g}, want at least 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Everything that a plan depends on. Requests arrive at `owner`, and answers leave there."""
+
+    summary: ModelSummary
+    devices: tuple[PlannedDevice, ...]
+    owner: DeviceId
+    links: tuple[Link, ...] = ()
+    """At most one for each direction between two devices; where there is none, nothing can be
+    sent."""
+    statistics: tuple[DeviceStatistics, ...] = ()
+    pins: tuple[SegmentPin, ...] = ()
+    bounds: tuple[Bound, ...] = ()
+    input_bytes: int = 0
+    """What a request brings, and has to be sent where the first segment runs."""
+    output_bytes: int = 0
+    chunk_bytes: int = CHUNK_BYTES
+    least_battery_fraction: float = 0.2
+    """A device with less charge than this does no work for others."""
+    most_routes: int | None = None
+    """Most routes of a plan; None: any number."""
+    with_branches: bool = True
+    """Whether independent branches of the model may run at once."""
+
+    def __post_init__(self) -> None:
+        known = [device.id for device in self.devices]
+        if len(set(known)) < len(known):
+            raise ValueError(f"got one device twice among {', '.join(known)}")
+        _check_known("owner", [self.owner], known)
+        _check_known("link", (d for k in self.links for d in (k.source, k.target)), known)
+        _check_known("statistics", (s.device for s in self.statistics), known)
+        _check_known("pin", (pin.device for pin in self.pins), known)
+        _check_once("link", [f"{k.source}-{k.target}" for k in self.links])
+        _check_once("statistics", [s.device for s in self.statistics])
+        _check_once("bound", [b.target for b in self.bounds])
+        _check_numbers("problem", input_bytes=self.input_bytes, output_bytes=self.output_bytes)
+        _check_fraction("problem", "least_battery_fraction", self.least_battery_fraction)
+        if self.chunk_bytes < 1:
+            raise ValueError(f"chunk_bytes: got {self.chunk_bytes}, want at least 1")
+        if self.most_routes is not None and self.most_routes < 1:
+            raise ValueError(f"most_routes: got {self.most_routes}, want at least 1")
+        count = len(self.summary.segments)
+        for device in self.devices:
+            for times in device.times:
+                if len(times.segment_s) != count:
+                    raise ValueError(
+                        f"device {device.id}, {times.configuration}: got times of "
+                        f"{len(times.segment_s)} segments, want {count}"
+                    )
+        for pin in self.pins:
+            if not 0 <= pin.segment < count:
+                raise ValueError(
+                    f'pin "{pin.pattern}": got segment {pin.segment}, want 0 to {count - 1}'
+                )
+            units = [unit.id for unit in self.device(pin.device).units]
+            if pin.unit is not None and pin.unit not in units:
+                raise ValueError(
+                    f'pin "{pin.pattern}": {pin.device} has no unit {pin.unit}, it has '
+                    f"{', '.join(units)}"
+                )
+        for statistics in self.statistics:
+            units = [unit.id for unit in self.device(statistics.device).units]
+            for unit, _ in statistics.slowdowns:
+                if unit not in units:
+                    raise ValueError(
+                        f"statistics of {statistics.device}: got a slowdown of unit {unit}, it has "
+                        f"{', '.join(units)}"
+                    )
+
+    def device(self, device: DeviceId) -> PlannedDevice:
+        """The device of that id."""
+        return next(d for d in self.devices if d.id == device)
+
+    def statistics_of(self, device: DeviceId) -> DeviceStatistics:
+        """What is known of its present state; nothing known is an idle device."""
+        found = (s for s in self.statistics if s.device == device)
+        return next(found, DeviceStatistics(device=device))
+
+    def bound(self, target: Target) -> float | None:
+        """The limit on a metric; None if there is none."""
+        return next((b.limit for b in self.bounds if b.target is target), None)
+
+
+def _check_numbers(where: str, **numbers: float) -> None:
+    for key, number in numbers.items():
+        if not math.isfinite(number) or number < 0:
+            raise ValueError(f"{where}: got {key} {number:g}, want a number of at least 0")
+
+
+def _check_fraction(where: str, key: str, number: float) -> None:
+    if not 0.0 <= number <= 1.0:
+        raise ValueError(f"{where}: got {key} {number:g}, want 0 to 1")
+
+
+def _check_known(what: str, named: Iterable[DeviceId], known: list[DeviceId]) -> None:
+    for device in named:
+        if device not in known:
+            raise ValueError(
+                f"{what}: got device {device}, which is not there: there are {', '.join(known)}"
+            )
+
+
+def _check_once(what: str, named: list[str]) -> None:
+    for name in named:
+        if named.count(name) > 1:
+            raise ValueError(f"{what} {name}: got it twice")
