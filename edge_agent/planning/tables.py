@@ -85,6 +85,8 @@ class Tables:
     """(n, c): 0, or infinity where the segment cannot run so."""
     overhead: Floats
     """(c,): seconds of starting a subgraph."""
+    border_s_per_byte: Floats
+    """(c,)"""
     border: Floats
     """(n, c): seconds at the border before segment p; 0 at the first."""
     barrier: Floats
@@ -131,6 +133,11 @@ class Tables:
     def places(self) -> int:
         """The number of segments."""
         return len(self.seconds)
+
+    def group_number(self, c: int) -> int | None:
+        """Which group a choice is in; None if in none."""
+        (at,) = np.nonzero(self.grouped == c)
+        return int(self.group_of[at[0]]) if len(at) else None
 
 
 def usable(problem: Problem, device: PlannedDevice, target: Target) -> list[SegmentTimes]:
@@ -216,6 +223,7 @@ def tabulate(problem: Problem, target: Target) -> Tables | None:
         seconds=np.array([t.segment_s for _, t in rows]).T * slow,
         refusal=refusal,
         overhead=np.array([t.overhead_s for _, t in rows]) * slow,
+        border_s_per_byte=per_byte,
         border=bytes_at * per_byte,
         barrier=barrier,
         inner=bytes_at * np.where(is_kept, 0.0, per_byte - turned),
