@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from edge_agent.model.cost import OperatorCost, Operands
+from edge_agent.model.cost import Operands, OperatorCost
 from edge_agent.model.cuts import bounded
 from edge_agent.model.graph import ModelGraph
 from edge_agent.model.refusable import is_float, is_quantised, operator_of
-from edge_agent.model.scopes import plain_domain
 from edge_agent.subgraphs import Arithmetic, OperatorClass, OperatorWork
 from edge_agent.tensors import ElementType, TensorName, TensorSpec, ValueSpecs
 
