@@ -34,7 +34,7 @@ _MOVEMENTS = frozenset(
         "QLinearConcat",
     }
 )
-_NORMALISING = ("Normalization", "Softmax", "Reduce", "ArgMax", "ArgMin", "CumSum", "TopK")
+_NORMALISING = ("Normalization", "LRN", "Softmax", "Reduce", "ArgMax", "ArgMin", "CumSum", "TopK")
 _TAKES_FOLLOWERS = frozenset({*_CONVOLUTIONS, *_PRODUCTS}) - {"Attention", "Einsum"}
 _TAKEN = frozenset(
     {

@@ -5,6 +5,9 @@ multicore architectures, CACM 52(4), 2009) for each class of operators of a segm
 
     time = max(operations / (peak * efficiency), bytes / bandwidth) + operator_s * nodes
 
+where the peak is what a large matrix product reaches, and activations, which are mostly in a cache
+still when a processor reads them, count `_CACHED_SHARE` of their bytes there.
+
 Peak and bandwidth are those that the configuration's threads reach: as many cores' worth, up to
 that of all. What ONNX Runtime does not spread over threads runs at the speed of one core (Amdahl,
 AFIPS 1967). A segment is refused that has an operator which the unit refuses, or computes in what
@@ -39,14 +42,14 @@ _CORE_BANDWIDTH_CORES = 2
 _EFFICIENCIES: Mapping[UnitKind, Mapping[OperatorClass, float]] = MappingProxyType(
     {
         UnitKind.CPU: {
-            OperatorClass.CONVOLUTION: 0.7,
-            OperatorClass.GROUPED: 0.25,
-            OperatorClass.DEPTHWISE: 0.15,
-            OperatorClass.PRODUCT: 0.6,
-            OperatorClass.RECURRENT: 0.15,
-            OperatorClass.POOL: 0.05,
-            OperatorClass.ELEMENTWISE: 0.02,
-            OperatorClass.NORMALISATION: 0.05,
+            OperatorClass.CONVOLUTION: 0.8,
+            OperatorClass.GROUPED: 0.3,
+            OperatorClass.DEPTHWISE: 0.2,
+            OperatorClass.PRODUCT: 0.8,
+            OperatorClass.RECURRENT: 0.6,
+            OperatorClass.POOL: 0.08,
+            OperatorClass.ELEMENTWISE: 0.05,
+            OperatorClass.NORMALISATION: 0.045,
             OperatorClass.MOVEMENT: 0.02,
             OperatorClass.OTHER: 0.02,
         },
@@ -76,6 +79,7 @@ _EFFICIENCIES: Mapping[UnitKind, Mapping[OperatorClass, float]] = MappingProxyTy
         },
     }
 )
+_CACHED_SHARE = 0.5
 _LAYOUT_SHARES: Mapping[Layout, float] = MappingProxyType({Layout.NCHW: 0.75, Layout.NHWC: 0.75})
 """What convolutions on a processor reach of the best layout's speed; in others all of it."""
 _LAYOUT_CLASSES = frozenset(
@@ -225,6 +229,7 @@ class _Rates:
     serial_operations_per_s: Mapping[Arithmetic, float]
     bytes_per_s: float
     serial_bytes_per_s: float
+    activation_share: float
     efficiencies: Mapping[OperatorClass, float]
 
     @classmethod
@@ -252,13 +257,14 @@ class _Rates:
             serial_operations_per_s=one_core,
             bytes_per_s=min(bandwidth, threads * core_bandwidth),
             serial_bytes_per_s=min(bandwidth, core_bandwidth),
+            activation_share=_CACHED_SHARE if unit.kind is UnitKind.CPU else 1.0,
             efficiencies=efficiencies,
         )
 
     def work_s(self, work: OperatorWork) -> float:
         """Seconds of the operators of one class."""
         share = work.parallel_operations / work.operations if work.operations else 0.0
-        moved = work.activation_bytes + work.weight_bytes
+        moved = self.activation_share * work.activation_bytes + work.weight_bytes
         efficiency = self.efficiencies[work.kind]
 
         def roofline_s(operations_per_s: float, bytes_per_s: float) -> float:
