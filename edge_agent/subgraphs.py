@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import NewType
 
 from edge_agent.tensors import Shape, TensorName, TensorSpec
@@ -28,6 +29,52 @@ class CutPoint:
     They cannot leave the device, so the cut is none between devices."""
 
 
+class Arithmetic(StrEnum):
+    """What arithmetic is done in; the rates of a compute unit differ by it."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    INT8 = "int8"
+    """All that is quantised to eight bits, signed or not."""
+
+
+class OperatorClass(StrEnum):
+    """Operators that reach a similar share of a compute unit's peak."""
+
+    CONVOLUTION = "convolution"
+    GROUPED = "grouped"
+    """Convolutions with groups of several channels."""
+    DEPTHWISE = "depthwise"
+    """Convolutions with a group for each channel."""
+    PRODUCT = "product"
+    """Matrix products, attention and Einsum among them."""
+    RECURRENT = "recurrent"
+    """Products that wait for each other, step by step: LSTM, GRU, RNN."""
+    POOL = "pool"
+    ELEMENTWISE = "elementwise"
+    NORMALISATION = "normalisation"
+    """What reduces: normalisations, softmax, sums."""
+    MOVEMENT = "movement"
+    """What only moves bytes: Transpose, Concat, Slice, Gather."""
+    OTHER = "other"
+    """All whose operations nobody has a formula for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorWork:
+    """What the operators of one class and arithmetic demand, taken together."""
+
+    kind: OperatorClass
+    arithmetic: Arithmetic
+    nodes: int
+    """How many operators; those that run as part of the one before count as none."""
+    operations: int
+    parallel_operations: int
+    """As `Segment.parallel_operations`."""
+    activation_bytes: int
+    weight_bytes: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
     """The nodes between two neighbouring cut points: the atom of planning."""
@@ -49,6 +96,9 @@ class Segment:
     working_bytes: int = 0
     """Most bytes of activations that are alive at once while its nodes run one by one, inputs and
     outputs of the segment among them."""
+    work: tuple[OperatorWork, ...] = ()
+    """What all this consists of, in the order of the classes and arithmetics; () if it was not
+    counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

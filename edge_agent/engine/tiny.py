@@ -61,8 +61,9 @@ def one_node_model(
     return _number(1, _IR_VERSION) + graph + _nested(8, _nested(1), _number(2, opset))
 
 
-def chain_model(nodes: int) -> bytes:
-    """A model of so many ai.onnx Relu nodes, one after the other, on a float32 vector."""
+def chain_model(nodes: int, elements: int = 2) -> bytes:
+    """A model of so many ai.onnx Relu nodes, one after the other, on a float32 vector, from "v0"
+    to "v" with the number of nodes."""
     relus = (
         _nested(
             1,
@@ -72,7 +73,7 @@ def chain_model(nodes: int) -> bytes:
         )
         for i in range(nodes)
     )
-    ends = (_declaration(11, "v0", (2,)), _declaration(12, f"v{nodes}", (2,)))
+    ends = (_declaration(11, "v0", (elements,)), _declaration(12, f"v{nodes}", (elements,)))
     graph = _nested(7, *relus, _nested(2, b"tiny"), *ends)
     return _number(1, _IR_VERSION) + graph + _nested(8, _nested(1), _number(2, 17))
 

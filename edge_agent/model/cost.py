@@ -158,6 +158,11 @@ def _of_many(of: Operands) -> int:
     return (len(of.node.input) - 1) * of.size_out()
 
 
+def _local_response(of: Operands) -> int:
+    """Per element: its square, the sum of `size` neighbours, scale, shift, power, division."""
+    return of.size_in() * (of.integer("size", 1) + 5)
+
+
 def _resize(of: Operands) -> int:
     """Per output: 0 for nearest, else a multiply-add for each of the 2^d (4^d) points around it."""
     mode = of.attribute("mode")
@@ -247,6 +252,7 @@ _FORMULAS: dict[str, Formula] = (
         "LogSoftmax": _per_input(5),
         # Square, its sum, division.
         "LpNormalization": _per_input(3),
+        "LRN": _local_response,
         "MatMul": _matrix_product(),
         "MatMulInteger": _matrix_product(),
         "QLinearConv": _convolution(3, 8),

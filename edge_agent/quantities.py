@@ -1,0 +1,87 @@
+"""Quantities as people write them, "34 GB/s": a number and its unit, to and from SI numbers."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_WRITTEN = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|nan|inf|-inf)\s*(\S.*?)?\s*")
+_THOUSANDS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """What a kind of quantity is counted in."""
+
+    name: str
+    example: str
+    factors: Mapping[str, float]
+    """Of each unit it may be written in, what one of it is in the SI unit; that one has 1."""
+
+
+def _sizes(suffix: str = "") -> dict[str, float]:
+    decimal = {f"{prefix}B{suffix}": factor for prefix, factor in _THOUSANDS.items()}
+    binary = {f"{prefix}iB{suffix}": 1024.0**power for power, prefix in enumerate("KMGT", start=1)}
+    return decimal | binary
+
+
+SIZE = Measure(name="bytes", example="8 GiB", factors=_sizes())
+BANDWIDTH = Measure(name="bytes per second", example="34 GB/s", factors=_sizes("/s"))
+DURATION = Measure(
+    name="seconds",
+    example="20 us",
+    factors={"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9},
+)
+PACE = Measure(
+    name="seconds per byte",
+    example="0.6 ns/B",
+    factors={"s/B": 1.0, "us/B": 1e-6, "ns/B": 1e-9, "ps/B": 1e-12, "s/GB": 1e-9},
+)
+POWER = Measure(name="watts", example="2.7 W", factors={"W": 1.0, "mW": 1e-3, "kW": 1e3})
+RATE = Measure(
+    name="operations per second, a multiply-add as two",
+    example="76.8 GFLOP/s",
+    factors={
+        f"{prefix}{unit}": factor
+        for unit in ("OP/s", "FLOP/s")
+        for prefix, factor in _THOUSANDS.items()
+    },
+)
+
+
+def parse(text: str, measure: Measure) -> float:
+    """The number in the SI unit.
+
+    Raises:
+        ValueError: it is no number, has no unit or one of another kind, is negative or without
+            end; the message is what is wrong and what is wanted, to be put behind a place.
+    """
+    want = f'want {measure.name} as in "{measure.example}"'
+    found = _WRITTEN.fullmatch(text)
+    if found is None:
+        raise ValueError(f'got "{text}", {want}')
+    unit = found[2] or ""
+    if unit not in measure.factors:
+        raise ValueError(f'got "{text}", {want}, in one of {", ".join(measure.factors)}')
+    number = float(found[1]) * measure.factors[unit]
+    if not math.isfinite(number) or number < 0:
+        raise ValueError(f'got "{text}", {want}, a number of at least 0')
+    return number
+
+
+def written(number: float, measure: Measure) -> str:
+    """The number with the unit in which it is shortest; `parse` gives exactly it again."""
+    options = [
+        f"{_digits(number / factor)} {unit}"
+        for unit, factor in measure.factors.items()
+        if number and 1 <= number / factor < 1000
+    ]
+    exact = [text for text in options if parse(text, measure) == number]
+    plain = f"{_digits(number)} {next(u for u, f in measure.factors.items() if f == 1.0)}"
+    return min((*exact, plain), key=len)
+
+
+def _digits(number: float) -> str:
+    return str(int(number)) if number.is_integer() and abs(number) < 1e15 else repr(number)
