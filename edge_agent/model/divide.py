@@ -13,6 +13,7 @@ from edge_agent.model.cost import OperatorCost, operator_cost, weights_read
 from edge_agent.model.cuts import Place, bounded, crossings, places
 from edge_agent.model.fusion import held_together
 from edge_agent.model.graph import ModelGraph, random_operator
+from edge_agent.model.work import WorkCounter
 from edge_agent.subgraphs import ModelId, ModelSummary, Segment
 from edge_agent.tensors import Shape, TensorName, TensorSpec, ValueSpecs
 
@@ -49,6 +50,7 @@ def summarise(
         if not cuts:
             reason = _reason_without_cuts(graph, found)
     bounds = (0, *cuts, len(graph.nodes))
+    work = WorkCounter(graph, specs, costs)
     return ModelSummary(
         model=model_id,
         inputs=declared_inputs(graph.model),
@@ -56,7 +58,7 @@ def summarise(
         shapes=tuple((TensorName(n), shapes[TensorName(n)]) for n in graph.inputs if n in shapes),
         nodes=len(graph.nodes),
         segments=tuple(
-            _segment(graph, specs.tensors, costs, i, start, stop)
+            _segment(graph, specs.tensors, costs, work, i, start, stop)
             for i, (start, stop) in enumerate(itertools.pairwise(bounds))
         ),
         cuts=crossings(graph, cuts, specs),
@@ -202,6 +204,7 @@ def _segment(
     graph: ModelGraph,
     specs: Mapping[TensorName, TensorSpec],
     costs: Sequence[OperatorCost],
+    work: WorkCounter,
     index: int,
     start: int,
     stop: int,
@@ -221,4 +224,5 @@ def _segment(
         activation_bytes=bounded(sum(cost.activation_bytes for cost in inside)),
         weight_bytes=sum(weights.values()),
         parallel_operations=bounded(sum(c.operations for c in inside if c.is_parallel)),
+        work=work.between(start, stop),
     )

@@ -31,7 +31,7 @@ def _against(
         for spec in tensors:
             if not spec.is_static:
                 yield f'"{spec.name}" is {spec}, and the unit takes fixed dimensions only'
-    if not unit.takes_floats and not _is_quantised(graph, specs, position):
+    if not unit.takes_floats and not is_quantised(graph, specs, position):
         for spec in tensors:
             if spec.element_type in _FLOATS:
                 yield f"it computes in {spec.element_type}, and the unit only in quantised integers"
@@ -44,23 +44,19 @@ def _tensors(graph: ModelGraph, specs: ValueSpecs, position: int) -> Iterator[Te
             yield spec
 
 
-def _is_quantised(graph: ModelGraph, specs: ValueSpecs, position: int) -> bool:
+def is_quantised(graph: ModelGraph, specs: ValueSpecs, position: int) -> bool:
     """Whether a node stands between quantised values: all that it computes in float comes from
     DequantizeLinear or is constant, and all that it gives goes to QuantizeLinear."""
-    if _operator(graph, position) in (_QUANTISES, _DEQUANTISES):
+    if operator_of(graph, position) in (_QUANTISES, _DEQUANTISES):
         return True
 
-    def is_float(name: str) -> bool:
-        spec = specs.tensors.get(TensorName(name))
-        return spec is None or spec.element_type in _FLOATS
-
     node = graph.nodes[position]
-    read = (n for n in graph.reads[position] if is_float(n) and not graph.is_constant(n))
-    given = [name for name in node.output if name and is_float(name)]
+    read = (n for n in graph.reads[position] if is_float(specs, n) and not graph.is_constant(n))
+    given = [name for name in node.output if name and is_float(specs, name)]
     return (
-        all(_operator(graph, graph.producers[name]) == _DEQUANTISES for name in read)
+        all(operator_of(graph, graph.producers.get(name, -1)) == _DEQUANTISES for name in read)
         and all(
-            _operator(graph, user) == _QUANTISES
+            operator_of(graph, user) == _QUANTISES
             for name in given
             for user in graph.users.get(name, ())
         )
@@ -68,8 +64,15 @@ def _is_quantised(graph: ModelGraph, specs: ValueSpecs, position: int) -> bool:
     )
 
 
-def _operator(graph: ModelGraph, position: int) -> str:
-    """Empty for what is given to the model and for operators of other domains."""
+def is_float(specs: ValueSpecs, name: str) -> bool:
+    """Whether a value is of floats, or of what nobody knows."""
+    spec = specs.tensors.get(TensorName(name))
+    return spec is None or spec.element_type in _FLOATS
+
+
+def operator_of(graph: ModelGraph, position: int) -> str:
+    """The ONNX operator at `position`; empty for what is given to the model and for operators of
+    other domains."""
     if position < 0:
         return ""
     node = graph.nodes[position]
