@@ -157,6 +157,14 @@ def test_no_unit_moves_more_than_its_memory_can(profile: DeviceProfile) -> None:
         assert theoretical / 5 <= rate / 1e9 <= theoretical, unit.id
 
 
+def test_what_one_core_gets_of_the_memory_is_known(profile: DeviceProfile) -> None:
+    host = _host(profile)
+    assert host.core_bandwidth_bytes_per_s is not None
+    assert host.cores is not None
+    share = host.core_bandwidth_bytes_per_s.value / host.bandwidth_bytes_per_s.value
+    assert 1 / host.cores.value <= share <= 1
+
+
 def test_an_operator_costs_less_than_a_launch(profile: DeviceProfile) -> None:
     for unit in profile.units:
         assert 5e-6 <= unit.launch_s.value <= 1e-3, unit.id
