@@ -5,7 +5,8 @@ multicore architectures, CACM 52(4), 2009) for each class of operators of a segm
 
     time = max(operations / (peak * efficiency), bytes / bandwidth) + operator_s * nodes
 
-where the peak is what a large matrix product reaches, and activations, which are mostly in a cache
+where the peak is what a large matrix product reaches: `_SUSTAINED` of one that was not measured,
+as data sheets tell what the hardware could do at best. Activations, which are mostly in a cache
 still when a processor reads them, count `_CACHED_SHARE` of their bytes there.
 
 Peak and bandwidth are those that the configuration's threads reach: as many cores' worth, up to
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from edge_agent.devices import DeviceId, Layout, UnitKind
-from edge_agent.hardware import DeviceProfile, MeasuredTimes, Sourced, UnitProfile
+from edge_agent.hardware import DeviceProfile, MeasuredTimes, Sourced, SourceKind, UnitProfile
 from edge_agent.problems import PlannedDevice, PlannedUnit
 from edge_agent.profiles import Configuration, SegmentTimes
 from edge_agent.subgraphs import Arithmetic, ModelSummary, OperatorClass, OperatorWork, Segment
@@ -39,6 +40,10 @@ _OWN_MEMORY_S_PER_BYTE = 1 / 12e9
 _CORE_BANDWIDTH_CORES = 2
 """One core gets as much of the bandwidth as so many would if it were shared out evenly."""
 
+_SUSTAINED = 0.75
+_IS_SUSTAINED = frozenset({SourceKind.MEASURED, SourceKind.PUBLISHED})
+# Of processors they were chosen with measured models (tools/bench_estimates), of other units they
+# are guesses from what kernels of their kind are known to reach.
 _EFFICIENCIES: Mapping[UnitKind, Mapping[OperatorClass, float]] = MappingProxyType(
     {
         UnitKind.CPU: {
@@ -246,7 +251,8 @@ class _Rates:
             threads, cores = configuration.threads, unit.cores.value
             known = dict(unit.core_operations_per_s)
             one_core = {
-                a: known[a].value if a in known else rate / cores for a, rate in all_cores.items()
+                a: _sustained(known[a]) if a in known else rate / cores
+                for a, rate in all_cores.items()
             }
             core_bandwidth = _core_bandwidth(unit)
             # Runs at once share what the memory gives.
@@ -281,7 +287,11 @@ class _Rates:
 
 def _peak(peaks: tuple[tuple[Arithmetic, Sourced], ...], arithmetic: Arithmetic) -> float:
     known = dict(peaks)
-    return next(known[a].value for a in _INSTEAD[arithmetic] if a in known)
+    return _sustained(next(known[a] for a in _INSTEAD[arithmetic] if a in known))
+
+
+def _sustained(peak: Sourced) -> float:
+    return peak.value * (1.0 if peak.source.kind in _IS_SUSTAINED else _SUSTAINED)
 
 
 def _core_bandwidth(unit: UnitProfile) -> float:
