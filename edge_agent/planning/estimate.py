@@ -110,30 +110,28 @@ def planned_device(
 ) -> PlannedDevice:
     """The device as planning sees it, with the latency profile of a model.
 
-    Its times are the measured ones where the profile has some of this model, divided as in
-    `summary` and for its shapes, and estimates in all other configurations. `is_for_throughput`
-    adds configurations with several runs at once.
+    Of a unit that the profile has measured times of, for this model divided as in `summary` and
+    for its shapes, those are used and no others: an estimate beside them might seem better by its
+    error alone. Of other units it has estimates; configurations that take no segment are left out.
+    `is_for_throughput` adds configurations with several runs at once.
+
+    Raises:
+        ValueError: the work of a segment was not counted by class.
     """
-    measured = {
-        one.times.configuration: one.times for one in profile.latency if _is_of(one, summary)
-    }
-    wanted = [
-        (unit, which)
+    measured = tuple(one.times for one in profile.latency if _is_of(one, summary))
+    known = {times.configuration.unit for times in measured}
+    estimated = (
+        estimated_times(unit, which, summary.segments)
         for unit in profile.units
+        if unit.id not in known
         for which in configurations(unit, is_for_throughput=is_for_throughput)
-    ]
-    estimated = {
-        which: estimated_times(unit, which, summary.segments)
-        for unit, which in wanted
-        if which not in measured
-    }
-    times = [measured[which] for which in measured]
-    times += [found for found in estimated.values() if len(found.refused) < len(summary.segments)]
+    )
+    usable = tuple(times for times in estimated if len(times.refused) < len(summary.segments))
     network = profile.network
     return PlannedDevice(
         id=DeviceId(profile.id),
         units=tuple(_planned_unit(profile, unit) for unit in profile.units),
-        times=tuple(times),
+        times=(*measured, *usable),
         memory_bytes=_available_bytes(profile),
         cores=profile.cores,
         send_s_per_byte=(
@@ -146,7 +144,7 @@ def planned_device(
             if is_encrypted
             else _value(network.receive_s_per_byte, _RECEIVE_S_PER_BYTE)
         ),
-        is_estimated=not measured,
+        is_estimated=bool(usable),
     )
 
 

@@ -156,8 +156,6 @@ def test_what_computes_in_no_floats_is_taken_by_units_for_integers(tmp_path: Pat
 
 
 def test_a_local_response_normalisation_counts_its_neighbours(tmp_path: Path) -> None:
-    (found,) = _work(
-        _graph(tmp_path, [node("LRN", ["x"], ["y"], size=5)], (1, 8, 4, 4), {})
-    )
+    (found,) = _work(_graph(tmp_path, [node("LRN", ["x"], ["y"], size=5)], (1, 8, 4, 4), {}))
     assert found.kind is OperatorClass.NORMALISATION
     assert found.operations == 8 * 4 * 4 * (5 + 5)
