@@ -86,11 +86,14 @@ _EFFICIENCIES: Mapping[UnitKind, Mapping[OperatorClass, float]] = MappingProxyTy
     }
 )
 _CACHED_SHARE = 0.6
-_LAYOUT_SHARES: Mapping[Layout, float] = MappingProxyType({Layout.NCHW: 0.75, Layout.NHWC: 0.75})
-"""What convolutions on a processor reach of the best layout's speed; in others all of it."""
-_LAYOUT_CLASSES = frozenset(
-    {OperatorClass.CONVOLUTION, OperatorClass.GROUPED, OperatorClass.DEPTHWISE}
+_BLOCKED_ONLY: Mapping[OperatorClass, float] = MappingProxyType(
+    {
+        OperatorClass.CONVOLUTION: 0.8,
+        OperatorClass.GROUPED: 0.4,
+        OperatorClass.DEPTHWISE: 0.3,
+    }
 )
+"""What convolutions on a processor reach in other layouts of their speed in blocked."""
 _INSTEAD: Mapping[Arithmetic, tuple[Arithmetic, ...]] = MappingProxyType(
     {
         Arithmetic.FLOAT32: (Arithmetic.FLOAT32, Arithmetic.FLOAT16, Arithmetic.INT8),
@@ -241,9 +244,8 @@ class _Rates:
         all_cores = {a: _peak(unit.operations_per_s, a) for a in Arithmetic}
         bandwidth = unit.bandwidth_bytes_per_s.value
         efficiencies = dict(_EFFICIENCIES[unit.kind])
-        if unit.kind is UnitKind.CPU:
-            share = _LAYOUT_SHARES.get(configuration.layout, 1.0)
-            efficiencies |= {kind: efficiencies[kind] * share for kind in _LAYOUT_CLASSES}
+        if unit.kind is UnitKind.CPU and configuration.layout is not Layout.BLOCKED:
+            efficiencies |= {k: efficiencies[k] * share for k, share in _BLOCKED_ONLY.items()}
         efficiencies |= {kind: share.value for kind, share in unit.efficiencies}
         one_core, core_bandwidth, threads = all_cores, bandwidth, 1
         if unit.cores is not None:

@@ -154,6 +154,16 @@ def test_the_fastest_core_counts_for_one_thread() -> None:
     assert found == pytest.approx(10e6 / 10e9)
 
 
+def test_convolutions_on_a_processor_are_quickest_in_blocked() -> None:
+    plain = replace(_CPU, efficiencies=())
+    by_layout = {
+        layout: estimated_times(plain, replace(_ONE, layout=layout), [_segment(work)]).segment_s
+        for layout in (Layout.BLOCKED, Layout.NCHW)
+        for work in [_work(OperatorClass.DEPTHWISE)]
+    }
+    assert by_layout[Layout.BLOCKED] < by_layout[Layout.NCHW]
+
+
 def test_the_peak_of_a_data_sheet_is_not_reached() -> None:
     told = replace(_CPU, operations_per_s=((Arithmetic.FLOAT32, _sourced(40e9, _SHEET)),))
     (found,) = estimated_times(told, _ONE, [_segment(_work(nodes=0))]).segment_s
