@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from edge_agent import clock
+from edge_agent.cli import export
 from edge_agent.cli.output import (
     ProgressLine,
     client_of,
@@ -84,7 +85,10 @@ def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
     simple("unload", run_unload, "stop serving a model and remove it").add_argument("model")
     simple("models", run_models, "list the loaded models")
     simple("status", run_status, "show the state of the agent and its counters")
-    simple("devices", run_devices, "show the compute units, and which were refused and why")
+    devices = simple(
+        "devices", run_devices, "show the compute units, and which were refused and why"
+    )
+    export.add_options(devices)
     replan = simple("replan", run_replan, "measure and plan a model again while it serves")
     replan.add_argument("model")
     replan.add_argument("--wait", action="store_true", help="wait until the plan serves")
@@ -292,7 +296,11 @@ def run_status(options: argparse.Namespace) -> int:
 
 
 def run_devices(options: argparse.Namespace) -> int:
-    """Show the compute units."""
+    """Show the compute units, or write down what they can do."""
+    if options.export is not None:
+        return export.run(options)
+    if options.model:
+        raise UsageError("--model: is for --export FILE; name a file, or leave it out")
     with client_of(options) as client:
         device = client.devices()
     if options.json:
