@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import os
 import platform
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ import msgspec
 
 from edge_agent.cli.output import print_json, settings_of
 from edge_agent.client import Client
-from edge_agent.config import Settings, encode_settings
+from edge_agent.config import Settings, encode_settings, load_settings
 from edge_agent.devices import Device
 from edge_agent.errors import (
     AgentUnavailable,
@@ -72,8 +74,13 @@ def run(options: argparse.Namespace) -> int:
     if path.is_dir() or not path.parent.is_dir():
         raise UsageError(f"--export {path}: want a file in a folder that exists")
     settings = settings_of(options)
-    device, plans = _asked(settings, options.model)
-    profile = _measured(settings, device, plans)
+    asked = _asked(settings, options.model)
+    if asked.state not in (None, settings.state):
+        # The agent was started with another state folder, in which its cache is.
+        settings = load_settings(
+            os.environ, socket=options.socket, state=asked.state, config_file=options.config
+        )
+    profile = _measured(settings, asked)
     write_file(path, encode(profile).encode())
     if options.json:
         print_json({"file": str(path), "profile": profile})
@@ -82,21 +89,35 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _asked(settings: Settings, models: Sequence[str]) -> tuple[Device, dict[str, ExecutionPlan]]:
-    """The device, and the plans of the models: from the agent, or without one from a child."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    device: Device
+    plans: Mapping[str, ExecutionPlan]
+    """Of the models that were named."""
+    state: Path | None = None
+    """The agent's folder; None: there is no agent."""
+
+
+def _asked(settings: Settings, models: Sequence[str]) -> _Asked:
+    """What the agent knows, or without one a child process finds out."""
     try:
         with Client(settings.socket) as client:
-            return client.devices(), {name: client.plan(name) for name in models}
+            return _Asked(
+                device=client.devices(),
+                plans={name: client.plan(name) for name in models},
+                state=Path(client.status().state_folder),
+            )
     except AgentUnavailable as error:
         if models:
             raise AgentUnavailable(
                 f"--model {models[0]}: {error}; or leave out --model, which needs an agent"
             ) from error
     found = _child(["device", encode_settings(settings)], None)
-    return msgspec.convert(found, Device), {}
+    return _Asked(device=msgspec.convert(found, Device), plans={})
 
 
-def _measured(settings: Settings, device: Device, plans: dict[str, ExecutionPlan]) -> DeviceProfile:
+def _measured(settings: Settings, asked: _Asked) -> DeviceProfile:
+    device = asked.device
     today = datetime.datetime.now(datetime.UTC).date()
     runtime = f"{device.runtime_build} {device.runtime_version}"
     source = Source(
@@ -119,7 +140,7 @@ def _measured(settings: Settings, device: Device, plans: dict[str, ExecutionPlan
         meter=metered,
         idle_w=idle_w,
         free_memory_bytes=free_bytes,
-        latency=tuple(_latency(settings, plans, source)),
+        latency=tuple(_latency(settings, asked.plans, source)),
     )
 
 
@@ -161,7 +182,7 @@ def _busy_w(unit: str, meter: PowerMeter, limit_s: float) -> float | None:
 
 
 def _latency(
-    settings: Settings, plans: dict[str, ExecutionPlan], source: Source
+    settings: Settings, plans: Mapping[str, ExecutionPlan], source: Source
 ) -> Iterator[MeasuredTimes]:
     for name, plan in plans.items():
         found = _child(["kept", encode_settings(settings), plan.model], settings.planning.unit_s)
