@@ -1,6 +1,7 @@
 """How fast a compute unit of this device is, measured with models of a few nodes.
 
-Peaks are those of a square matrix product, large enough that nothing else counts; the bandwidth is
+Peaks are those of square matrix products, of the better of two sizes: a large one keeps all of a
+unit busy, a small one is over before others on the same cores get in between. The bandwidth is
 that of pointwise operators, one behind the other, on a tensor that fits no cache, which read and
 write it once each; what an operator costs is told by as many on a tensor of two elements. Of each,
 the least of several times counts: others can only make it longer.
@@ -24,7 +25,8 @@ from edge_agent.profiling.measured import UnitRates
 from edge_agent.subgraphs import Arithmetic
 from edge_agent.tensors import Arrays
 
-_SIDE = 768
+_HOST_SIDES = (256, 768)
+_ACCELERATOR_SIDES = (768, 2048)
 _LARGE_ELEMENTS = 16 << 20
 _LARGE_CHAIN = 5
 _SMALL_CHAIN = 201
@@ -65,6 +67,7 @@ class _Bench:
         self._unit = unit
         self._threads = threads
         self._scratch = scratch
+        self._sides = _HOST_SIDES if unit.cores else _ACCELERATOR_SIDES
 
     def rates(self) -> UnitRates:
         one_s, many_s = self._chain_s(1, 2), self._chain_s(_SMALL_CHAIN, 2)
@@ -82,32 +85,33 @@ class _Bench:
 
     def product(self) -> Callable[[], object]:
         """A run of a matrix product, in float32 if the unit takes it, else quantised."""
-        return self._float_product() if self._unit.takes_floats else self._quantised_product()
+        side = self._sides[-1]
+        is_float = self._unit.takes_floats
+        return self._float_product(side) if is_float else self._quantised_product(side)
 
     def _peaks(self) -> Iterator[tuple[Arithmetic, float]]:
-        operations = 2 * _SIDE**3
         if self._unit.takes_floats:
-            yield Arithmetic.FLOAT32, operations / _least_s(self._float_product())
+            yield Arithmetic.FLOAT32, self._peak(self._float_product)
         try:
-            quantised_s = _least_s(self._quantised_product())
+            quantised = self._peak(self._quantised_product)
         except EdgeAgentError:
             # Many units take no quantised product, and have a rate for float32 then.
             if not self._unit.takes_floats:
                 raise
         else:
-            yield Arithmetic.INT8, operations / quantised_s
+            yield Arithmetic.INT8, quantised
 
-    def _float_product(self) -> Callable[[], object]:
-        model = one_node_model("MatMul", opset=13, inputs=("x", "w"), shape=(_SIDE, _SIDE))
-        return self._run(model, {"x": self._square(), "w": self._square()})
+    def _peak(self, product: Callable[[int], Callable[[], object]]) -> float:
+        """Operations per second of the product with the better side."""
+        return max(2 * side**3 / _least_s(product(side)) for side in self._sides)
 
-    def _quantised_product(self) -> Callable[[], object]:
-        weight = self._square().astype(np.uint8).tobytes()
-        return self._run(quantised_model(_SIDE, weight, 4.0), {"x": self._square()})
+    def _float_product(self, side: int) -> Callable[[], object]:
+        model = one_node_model("MatMul", opset=13, inputs=("x", "w"), shape=(side, side))
+        return self._run(model, {"x": _square(side), "w": _square(side)})
 
-    @staticmethod
-    def _square() -> npt.NDArray[np.float32]:
-        return np.random.default_rng(0).integers(0, 2, (_SIDE, _SIDE)).astype(np.float32)
+    def _quantised_product(self, side: int) -> Callable[[], object]:
+        weight = _square(side).astype(np.uint8).tobytes()
+        return self._run(quantised_model(side, weight, 4.0), {"x": _square(side)})
 
     def _chain_s(self, nodes: int, elements: int) -> float:
         vector = np.linspace(-1.0, 1.0, elements, dtype=np.float32)
@@ -122,6 +126,10 @@ class _Bench:
             path, threads=self._threads or 1, level=OptimisationLevel.ALL, use=use, is_silent=True
         )
         return lambda: session.run(arrays, session.output_names)
+
+
+def _square(side: int) -> npt.NDArray[np.float32]:
+    return np.random.default_rng(0).integers(0, 2, (side, side)).astype(np.float32)
 
 
 def _each_s(one_s: float, many_s: float, count: int) -> float:
