@@ -293,9 +293,15 @@ def _groups(rows: Sequence[tuple[PlannedDevice, SegmentTimes]]) -> list[list[int
         which = times.configuration
         if keeps_tensors(which, which):
             found.setdefault((device.id, which.unit), []).append(c)
-        elif which.layout is Layout.NHWC and times.turn_s_per_byte:
+        elif which.layout is Layout.NHWC:
             found.setdefault((device.id,), []).append(c)
-    return [group for group in found.values() if len(group) > 1]
+
+    def has_inner(group: list[int]) -> bool:
+        # One side alone may have a turn to save.
+        is_kept = rows[group[0]][1].configuration.threads == 0
+        return len(group) > 1 and (is_kept or any(rows[c][1].turn_s_per_byte for c in group))
+
+    return [group for group in found.values() if has_inner(group)]
 
 
 def _sends(
