@@ -1,0 +1,329 @@
+"""Where a model forks into branches that may run at once, such as the modules of Inception.
+
+A fork is a run of nodes that falls into parts between which no value passes: they read what was
+computed before, and are read behind. What it gains is bounded by its work without that of its
+heaviest branch; what lies before and behind, the node that joins the branches among it, runs as
+ever.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from edge_agent.model.cost import OperatorCost
+from edge_agent.model.cuts import Place, bounded
+from edge_agent.model.graph import ModelGraph
+from edge_agent.model.resident import value_sizes, weights_of, working_bytes
+from edge_agent.model.values import spec_bytes
+from edge_agent.subgraphs import Branch, Fork, SegmentRange
+from edge_agent.tensors import TensorName, TensorSpec, ValueSpecs
+
+_MIN_GAIN_SHARE = 0.02
+"""A fork that gains less of the model's work is not worth two cuts."""
+_MIN_BRANCH_SHARE = 0.01
+"""A branch with less of the model's work than this goes along with another one."""
+_MAX_STEPS = 1 << 17
+"""Nodes looked at from all places where a fork may start."""
+_MIN_SPAN = 64
+"""Nodes looked at from one place, however many there are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForkedNodes:
+    """A fork before it is known which segments it consists of."""
+
+    start: int
+    stop: int
+    """Nodes [start, stop) of the topological order."""
+    branches: tuple[tuple[int, ...], ...]
+    """Positions of the nodes of each, ascending; together all nodes of the fork."""
+    gain: int
+    """Its work without that of its heaviest branch, by `OperatorCost.work`."""
+
+
+def find_forks(
+    graph: ModelGraph,
+    found: Sequence[Place],
+    held: Sequence[bool],
+    costs: Sequence[OperatorCost],
+    specs: ValueSpecs,
+    max_cuts: int,
+) -> tuple[ForkedNodes, ...]:
+    """Forks of `graph` that do not overlap and together gain the most, in order.
+
+    A fork starts and ends where the model may be divided (`found`) and no fusion is parted
+    (`held`), or at the ends of the model; what its branches read and give are tensors of known
+    size. If the forks need more than `max_cuts` cuts, those that gain least are left out.
+    """
+    work = [cost.work for cost in costs]
+    least_branch = max(1, int(_MIN_BRANCH_SHARE * sum(work)))
+    least_gain = max(1, int(_MIN_GAIN_SHARE * sum(work)))
+    n = len(work)
+    edges = {0, n} | {p.position for p in found if p.blocked_because is None}
+    edges = {at for at in edges if at in (0, n) or not held[at]}
+    if any(graph.is_constant(name) for name in graph.outputs):
+        # They belong to what starts at 0, and so to no branch.
+        edges.discard(0)
+    search = _Search(graph, specs, work, sorted(edges), least_branch, least_gain)
+    chosen: list[ForkedNodes] = []
+    used: set[int] = set()
+    best = _disjoint(search.candidates(), n)
+    for start, stop, _ in sorted(best, key=lambda found: (-found[2], found)):
+        needed = {start, stop} - {0, n}
+        if len(used | needed) <= max_cuts:
+            used |= needed
+            chosen.append(search.forked(start, stop))
+    return tuple(sorted(chosen, key=lambda fork: fork.start))
+
+
+class _Search:
+    """What is asked of each run of nodes that may be a fork."""
+
+    def __init__(
+        self,
+        graph: ModelGraph,
+        specs: ValueSpecs,
+        work: Sequence[int],
+        edges: Sequence[int],
+        least_branch: int,
+        least_gain: int,
+    ) -> None:
+        self._graph = graph
+        self._work = work
+        self._summed = list(itertools.accumulate(work, initial=0))
+        self._edges = edges
+        self._is_edge = [False] * (len(work) + 1)
+        for at in edges:
+            self._is_edge[at] = True
+        self._least_branch = least_branch
+        self._least_gain = least_gain
+        self._sizes = value_sizes(graph, specs.tensors)
+        self._sources = [
+            tuple({s for name in names if (s := graph.producers.get(name, -1)) >= 0})
+            for names in graph.reads
+        ]
+        staying = _staying(graph, specs)
+        self._staying_read = [
+            min((graph.producers[n] for n in names if n in staying), default=len(work))
+            for names in graph.reads
+        ]
+        """For each node the earliest producer of what it reads that cannot leave the device."""
+        self._staying_made = _last_made(graph, staying)
+
+    def candidates(self) -> Iterator[tuple[int, int, int]]:
+        """Runs of nodes that are forks: (start, stop, gain)."""
+        starts = self._starts()
+        span = max(_MIN_SPAN, _MAX_STEPS // max(1, len(starts)))
+        reach = self._reach()
+        for start in starts:
+            limit = min(len(self._work), start + span)
+            if self._summed[limit] - self._summed[start] >= self._least_gain + self._least_branch:
+                yield from self._from(start, limit, reach[start])
+
+    def _starts(self) -> list[int]:
+        """The places behind values that several nodes read: farther in front, a fork would gain
+        no more."""
+        graph = self._graph
+        found = {0}
+        for position, node in enumerate(graph.nodes):
+            readers = {r for name in node.output for r in graph.users.get(name, ())}
+            if len(readers) > 1:
+                found.add(position + 1)
+        edges = iter(self._edges)
+        edge = next(edges)
+        starts: dict[int, None] = {}
+        for at in sorted(found):
+            while edge < at:
+                edge = next(edges)
+            starts[edge] = None
+        return list(starts)
+
+    def _reach(self) -> list[int]:
+        """For each place, up to where values from before it are read."""
+        graph = self._graph
+        ends = [0] * (len(graph.nodes) + 1)
+        for name, readers in graph.users.items():
+            made = graph.producers[name] + 1
+            ends[made] = max(ends[made], readers[-1] + 1)
+        return list(itertools.accumulate(ends, max))
+
+    def _from(self, start: int, limit: int, reach: int) -> Iterator[tuple[int, int, int]]:
+        """Where a fork that starts at `start` may end, before each place where it gains less."""
+        best, first, last = 0, 0, 0
+        for stop, gain, parts in self._gains(start, limit):
+            if gain < best:
+                yield from ((start, end, best) for end in {first, last})
+                best = 0
+            is_end = self._is_edge[stop] and self._staying_made[stop] < start
+            if is_end and gain >= max(best, self._least_gain):
+                if gain > best:
+                    best, first = gain, stop
+                last = stop
+            if parts == 1 and stop >= reach:
+                break
+        if best:
+            yield from ((start, end, best) for end in {first, last})
+
+    def _gains(self, start: int, limit: int) -> Iterator[tuple[int, int, int]]:
+        """(stop, gain, number of parts) of nodes [start, stop) for ascending stops.
+
+        Parts too small for a branch count nothing in the gain, as they go along with others.
+        """
+        parent: list[int] = []
+        load: list[int] = []
+        weighty = heaviest = parts = 0
+        for at in range(start, limit):
+            if self._staying_read[at] < start:
+                return
+            own, total = at - start, self._work[at]
+            parent.append(own)
+            parts += 1
+            for source in self._sources[at]:
+                root = _root(parent, source - start) if source >= start else own
+                if root != own:
+                    parent[root] = own
+                    parts -= 1
+                    total += load[root]
+                    weighty -= load[root] if load[root] >= self._least_branch else 0
+            load.append(total)
+            if total >= self._least_branch:
+                weighty += total
+                heaviest = max(heaviest, total)
+            yield at + 1, weighty - heaviest, parts
+
+    def forked(self, start: int, stop: int) -> ForkedNodes:
+        """Nodes [start, stop) in branches; parts too small for one go along with the branch with
+        which they share the most input bytes, of equal ones the lightest."""
+        parent = list(range(stop - start))
+        for at in range(start, stop):
+            for source in self._sources[at]:
+                if source >= start:
+                    parent[_root(parent, source - start)] = at - start
+        parts: dict[int, list[int]] = defaultdict(list)
+        for at in range(start, stop):
+            parts[_root(parent, at - start)].append(at)
+        loads = [(sum(self._work[at] for at in part), part) for part in parts.values()]
+        branches = [part for load, part in loads if load >= self._least_branch]
+        weights = [load for load, _ in loads if load >= self._least_branch]
+        inputs = [self._inputs(part, start) for part in branches]
+        for load, part in loads:
+            if load < self._least_branch:
+                wanted = self._inputs(part, start)
+                shared = [sum(self._sizes[n] for n in wanted & own) for own in inputs]
+                index = min(range(len(branches)), key=lambda b: (-shared[b], weights[b], b))
+                branches[index] = sorted((*branches[index], *part))
+                weights[index] += load
+        return ForkedNodes(
+            start=start,
+            stop=stop,
+            branches=tuple(sorted(tuple(branch) for branch in branches)),
+            gain=sum(weights) - max(weights),
+        )
+
+    def _inputs(self, part: Sequence[int], start: int) -> set[str]:
+        return set(_inputs(self._graph, part, start))
+
+
+def _root(parent: list[int], at: int) -> int:
+    while parent[at] != at:
+        parent[at] = at = parent[parent[at]]
+    return at
+
+
+def _staying(graph: ModelGraph, specs: ValueSpecs) -> set[str]:
+    """The values that are no tensors, or of no known size: they cannot be sent."""
+    return {
+        name
+        for name in graph.producers
+        if name in specs.others or spec_bytes(specs.tensors.get(TensorName(name))) is None
+    }
+
+
+def _last_made(graph: ModelGraph, names: set[str]) -> list[int]:
+    """For each place, the last node before it that gives one of `names` that is read behind it or
+    is an output of the model; -1 if there is none."""
+    n, outputs = len(graph.nodes), frozenset(graph.outputs)
+    made: list[list[int]] = [[] for _ in range(n)]
+    for name in names:
+        if graph.producers[name] >= 0:
+            until = n if name in outputs else graph.users.get(name, (-1,))[-1]
+            made[graph.producers[name]].append(until)
+    found, alive = [-1], list[tuple[int, int]]()
+    for place in range(1, n + 1):
+        for until in made[place - 1]:
+            heapq.heappush(alive, (1 - place, until))
+        while alive and alive[0][1] < place:
+            heapq.heappop(alive)
+        found.append(-alive[0][0] if alive else -1)
+    return found
+
+
+def _disjoint(candidates: Iterator[tuple[int, int, int]], n: int) -> list[tuple[int, int, int]]:
+    """Those of the candidates that do not overlap and together gain the most; of equal ones, those
+    that hold more nodes, so that no branch is left before its end."""
+    ending: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    for found in candidates:
+        ending[found[1]].append(found)
+    best: list[tuple[int, int]] = [(0, 0)]
+    taken: list[tuple[int, int, int] | None] = [None]
+    for stop in range(1, n + 1):
+        best.append(best[-1])
+        taken.append(None)
+        for start, _, gain in sorted(ending[stop]):
+            value = best[start][0] + gain, best[start][1] + stop - start
+            if value > best[stop]:
+                best[stop], taken[stop] = value, (start, stop, gain)
+    chosen, at = [], n
+    while at:
+        last = taken[at]
+        if last is not None:
+            chosen.append(last)
+        at = at - 1 if last is None else last[0]
+    return chosen[::-1]
+
+
+def _inputs(graph: ModelGraph, nodes: Sequence[int], start: int) -> list[str]:
+    """What `nodes` read of what was there before `start`, each once."""
+    read = dict.fromkeys(name for at in nodes for name in graph.reads[at])
+    return [name for name in read if graph.producers.get(name, start) < start]
+
+
+def describe_fork(
+    graph: ModelGraph,
+    forked: ForkedNodes,
+    bounds: Sequence[int],
+    costs: Sequence[OperatorCost],
+    specs: Mapping[TensorName, TensorSpec],
+) -> Fork:
+    """The fork over the segments between `bounds`, among which are its start and its stop."""
+    first, behind = bounds.index(forked.start), bounds.index(forked.stop)
+    inside = list(itertools.pairwise(bounds[first : behind + 1]))
+    summed = [sum(cost.work for cost in costs[start:stop]) for start, stop in inside]
+    sizes = value_sizes(graph, specs)
+    outputs = frozenset(graph.outputs)
+
+    def branch(nodes: tuple[int, ...]) -> Branch:
+        given = [
+            name
+            for at in nodes
+            for name in graph.nodes[at].output
+            if name in outputs or graph.users.get(name, (-1,))[-1] >= forked.stop
+        ]
+        own = [sum(costs[at].work for at in nodes if start <= at < stop) for start, stop in inside]
+        return Branch(
+            nodes=nodes,
+            input_bytes=bounded(sum(sizes[n] for n in _inputs(graph, nodes, forked.start))),
+            output_bytes=bounded(sum(sizes[name] for name in given)),
+            work=tuple(mine / all_work for mine, all_work in zip(own, summed, strict=True)),
+            weight_bytes=sum(weights_of(graph, nodes, specs).values()),
+            working_bytes=working_bytes(graph, nodes, sizes),
+        )
+
+    return Fork(
+        segments=SegmentRange(start=first, stop=behind),
+        branches=tuple(branch(nodes) for nodes in forked.branches),
+    )
