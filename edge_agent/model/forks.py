@@ -25,7 +25,7 @@ from edge_agent.tensors import TensorName, TensorSpec, ValueSpecs
 _MIN_GAIN_SHARE = 0.02
 """A fork that gains less of the model's work is not worth two cuts."""
 _MIN_BRANCH_SHARE = 0.01
-"""A branch with less of the model's work than this goes along with another one."""
+"""A branch has at least this share of the model's work: lighter ones go along with others."""
 _MAX_STEPS = 1 << 17
 """Nodes looked at from all places where a fork may start."""
 _MIN_SPAN = 64
@@ -74,9 +74,10 @@ def find_forks(
     best = _disjoint(search.candidates(), n)
     for start, stop, _ in sorted(best, key=lambda found: (-found[2], found)):
         needed = {start, stop} - {0, n}
-        if len(used | needed) <= max_cuts:
+        fork = search.forked(start, stop) if len(used | needed) <= max_cuts else None
+        if fork is not None:
             used |= needed
-            chosen.append(search.forked(start, stop))
+            chosen.append(fork)
     return tuple(sorted(chosen, key=lambda fork: fork.start))
 
 
@@ -169,13 +170,11 @@ class _Search:
             yield from ((start, end, best) for end in {first, last})
 
     def _gains(self, start: int, limit: int) -> Iterator[tuple[int, int, int]]:
-        """(stop, gain, number of parts) of nodes [start, stop) for ascending stops.
-
-        Parts too small for a branch count nothing in the gain, as they go along with others.
-        """
+        """(stop, work without that of the heaviest part, number of parts) of nodes [start, stop)
+        for ascending stops."""
         parent: list[int] = []
         load: list[int] = []
-        weighty = heaviest = parts = 0
+        heaviest = parts = 0
         for at in range(start, limit):
             if self._staying_read[at] < start:
                 return
@@ -188,16 +187,37 @@ class _Search:
                     parent[root] = own
                     parts -= 1
                     total += load[root]
-                    weighty -= load[root] if load[root] >= self._least_branch else 0
             load.append(total)
-            if total >= self._least_branch:
-                weighty += total
-                heaviest = max(heaviest, total)
-            yield at + 1, weighty - heaviest, parts
+            heaviest = max(heaviest, total)
+            yield at + 1, self._summed[at + 1] - self._summed[start] - heaviest, parts
 
-    def forked(self, start: int, stop: int) -> ForkedNodes:
-        """Nodes [start, stop) in branches; parts too small for one go along with the branch with
-        which they share the most input bytes, of equal ones the lightest."""
+    def forked(self, start: int, stop: int) -> ForkedNodes | None:
+        """Nodes [start, stop) in branches; None if too little is gained."""
+        parts = list(self._parts(start, stop))
+        branches = [part for part in parts if part.load >= self._least_branch]
+        bundle: list[_Part] = []
+        # What is left in the end is small: each goes where its input is needed in any case.
+        for part in sorted(parts, key=lambda part: (-part.load, part.nodes)):
+            if part.load < self._least_branch:
+                bundle.append(part)
+                if sum(light.load for light in bundle) >= self._least_branch:
+                    branches.append(_joined(bundle))
+                    bundle = []
+        if len(branches) < 2:
+            return None
+        for part in bundle:
+            shared = [sum(self._sizes[n] for n in part.inputs & b.inputs) for b in branches]
+            index = min(range(len(branches)), key=lambda i: (-shared[i], branches[i].load, i))
+            branches[index] = _joined((branches[index], part))
+        loads = [branch.load for branch in branches]
+        gain = sum(loads) - max(loads)
+        if gain < self._least_gain:
+            return None
+        nodes = tuple(sorted(branch.nodes for branch in branches))
+        return ForkedNodes(start=start, stop=stop, branches=nodes, gain=gain)
+
+    def _parts(self, start: int, stop: int) -> Iterator[_Part]:
+        """The parts of nodes [start, stop) between which no value passes."""
         parent = list(range(stop - start))
         for at in range(start, stop):
             for source in self._sources[at]:
@@ -206,26 +226,29 @@ class _Search:
         parts: dict[int, list[int]] = defaultdict(list)
         for at in range(start, stop):
             parts[_root(parent, at - start)].append(at)
-        loads = [(sum(self._work[at] for at in part), part) for part in parts.values()]
-        branches = [part for load, part in loads if load >= self._least_branch]
-        weights = [load for load, _ in loads if load >= self._least_branch]
-        inputs = [self._inputs(part, start) for part in branches]
-        for load, part in loads:
-            if load < self._least_branch:
-                wanted = self._inputs(part, start)
-                shared = [sum(self._sizes[n] for n in wanted & own) for own in inputs]
-                index = min(range(len(branches)), key=lambda b: (-shared[b], weights[b], b))
-                branches[index] = sorted((*branches[index], *part))
-                weights[index] += load
-        return ForkedNodes(
-            start=start,
-            stop=stop,
-            branches=tuple(sorted(tuple(branch) for branch in branches)),
-            gain=sum(weights) - max(weights),
-        )
+        for nodes in parts.values():
+            yield _Part(
+                nodes=tuple(nodes),
+                load=sum(self._work[at] for at in nodes),
+                inputs=frozenset(_inputs(self._graph, nodes, start)),
+            )
 
-    def _inputs(self, part: Sequence[int], start: int) -> set[str]:
-        return set(_inputs(self._graph, part, start))
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """Nodes that go along with each other."""
+
+    nodes: tuple[int, ...]
+    load: int
+    inputs: frozenset[str]
+
+
+def _joined(parts: Sequence[_Part]) -> _Part:
+    return _Part(
+        nodes=tuple(sorted(at for part in parts for at in part.nodes)),
+        load=sum(part.load for part in parts),
+        inputs=frozenset().union(*(part.inputs for part in parts)),
+    )
 
 
 def _root(parent: list[int], at: int) -> int:
