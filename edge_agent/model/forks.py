@@ -22,9 +22,9 @@ from edge_agent.model.values import spec_bytes
 from edge_agent.subgraphs import Branch, Fork, SegmentRange
 from edge_agent.tensors import TensorName, TensorSpec, ValueSpecs
 
-_MIN_GAIN_SHARE = 0.02
+_MIN_GAIN_SHARE = 0.01
 """A fork that gains less of the model's work is not worth two cuts."""
-_MIN_BRANCH_SHARE = 0.01
+_MIN_BRANCH_SHARE = 0.005
 """A branch has at least this share of the model's work: lighter ones go along with others."""
 _MAX_STEPS = 1 << 17
 """Nodes looked at from all places where a fork may start."""
