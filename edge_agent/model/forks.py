@@ -107,13 +107,14 @@ class _Search:
             tuple({s for name in names if (s := graph.producers.get(name, -1)) >= 0})
             for names in graph.reads
         ]
-        staying = _staying(graph, specs)
+        self._staying = _staying(graph, specs)
         self._staying_read = [
-            min((graph.producers[n] for n in names if n in staying), default=len(work))
+            min((graph.producers[n] for n in names if n in self._staying), default=len(work))
             for names in graph.reads
         ]
         """For each node the earliest producer of what it reads that cannot leave the device."""
-        self._staying_made = _last_made(graph, staying)
+        self._staying_made = _last_made(graph, self._staying)
+        """For each place the last node before it that gives such a value to what is behind."""
 
     def candidates(self) -> Iterator[tuple[int, int, int]]:
         """Runs of nodes that are forks: (start, stop, gain)."""
@@ -127,12 +128,17 @@ class _Search:
 
     def _starts(self) -> list[int]:
         """The places behind values that several nodes read: farther in front, a fork would gain
-        no more."""
+        no more. And those before nodes that join, because another fork may end there, and those
+        behind nodes that deal in what cannot be sent."""
         graph = self._graph
         found = {0}
         for position, node in enumerate(graph.nodes):
             readers = {r for name in node.output for r in graph.users.get(name, ())}
             if len(readers) > 1:
+                found.add(position + 1)
+            if len(self._sources[position]) > 1:
+                found.add(position)
+            if not self._staying.isdisjoint((*graph.reads[position], *node.output)):
                 found.add(position + 1)
         edges = iter(self._edges)
         edge = next(edges)
