@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto
 
+from edge_agent.clock import precise_s
 from edge_agent.errors import ModelRefused
 from edge_agent.model.cost import operator_cost
 from edge_agent.model.divide import legal_cuts, summarise
@@ -128,6 +129,16 @@ def test_forks_take_at_most_half_of_the_cuts_and_the_greatest_stay(tmp_path: Pat
     assert len(summary.segments) <= 5
     (fork,) = summary.forks
     assert fork.branches[0].nodes == (7,)
+
+
+def test_what_is_to_be_apart_leaves_forks_fewer_cuts(tmp_path: Path) -> None:
+    graph = graph_of(_modules(3), tmp_path)
+    apart = tuple(range(1, 8))
+    for max_segments, wanted in ((8, 0), (9, 1), (64, 3)):
+        summary = forks_of(graph, apart=apart, max_segments=max_segments)
+        assert len(summary.forks) == wanted
+        assert len(summary.segments) <= max_segments
+        assert {cut.position for cut in summary.cuts} >= set(apart)
 
 
 def test_branches_that_pass_a_value_are_none(tmp_path: Path) -> None:
@@ -313,6 +324,56 @@ def test_branches_with_bodies_that_capture_run_alone(tmp_path: Path) -> None:
     for condition in (True, False):
         feeds = {"x": np.linspace(-1, 1, 64, dtype=np.float32), "c": np.array(condition)}
         check_runs(graph, specs, summary, feeds)
+
+
+def test_a_branch_takes_the_defaults_that_it_reads_and_skips_the_nodes_between(
+    tmp_path: Path,
+) -> None:
+    made = model(
+        [
+            node("Mul", ["x", "scale"], ["a"]),
+            node("Sin", ["x"], ["b"]),
+            node("Neg", ["a"], ["y"]),
+            node("Neg", ["b"], ["z"]),
+        ],
+        [value("x", [8]), value("scale", [1])],
+        [value("y", [8]), value("z", [8])],
+        [held("scale", [2.0])],
+    )
+    graph = graph_of(made, tmp_path)
+    specs = infer_specs(graph, {})
+    parts = [
+        extract_branch(graph, nodes, tmp_path / "branch.onnx", specs) for nodes in ((0, 2), (1, 3))
+    ]
+    assert [part.inputs for part in parts] == [("x", "scale"), ("x",)]
+    assert [part.outputs for part in parts] == [("y",), ("z",)]
+    x = np.linspace(-1, 1, 8, dtype=np.float32)
+    part = extract_branch(graph, (0, 2), tmp_path / "branch.onnx", specs)
+    np.testing.assert_array_equal(run(part.path, {"x": x})["y"], -2 * x)
+    changed = run(part.path, {"x": x, "scale": np.float32([3])})
+    np.testing.assert_array_equal(changed["y"], -3 * x)
+
+
+def test_forks_of_four_thousand_nodes_are_found_in_proportion(tmp_path: Path) -> None:
+    """A mask that every layer reads is alive from the first to the last of them."""
+    nodes, last = [], "x"
+    for layer in range(571):
+        for k in "qkv":
+            nodes.append(node("Tanh", [last], [f"{k}{layer}"]))
+            nodes.append(node("Sin", [f"{k}{layer}"], [f"{k}s{layer}"]))
+        read = [f"{k}s{layer}" for k in "qkv"]
+        nodes.append(node("Sum", [*read, "mask"], [f"s{layer}"]))
+        last = f"s{layer}"
+    ends = [value(name, [1, 64]) for name in ("x", "mask", last)]
+    graph = graph_of(model(nodes, ends[:2], ends[2:]), tmp_path)
+    specs = infer_specs(graph, {})
+    taken_s = {False: float("inf"), True: float("inf")}
+    for with_forks in (False, True, False, True):
+        started_s = precise_s()
+        found = summarise(graph, ID, {}, specs, with_forks=with_forks)
+        assert len(found.segments) == 64
+        taken_s[with_forks] = min(taken_s[with_forks], precise_s() - started_s)
+    assert taken_s[True] < 3 * taken_s[False]
 
 
 def test_a_branch_that_gives_what_cannot_be_passed_is_refused(tmp_path: Path) -> None:
