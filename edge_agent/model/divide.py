@@ -66,7 +66,8 @@ def summarise(
     crossed = crossings(graph, cuts, specs)
     runs = [range(start, stop) for start, stop in itertools.pairwise(bounds)]
     weights = [weights_of(graph, run, specs.tensors) for run in runs]
-    working = _working_bytes(graph, runs, crossed, specs)
+    sizes = value_sizes(graph, specs.tensors)
+    working = _working_bytes(graph, runs, crossed, sizes)
     return ModelSummary(
         model=model_id,
         inputs=declared_inputs(graph.model),
@@ -80,7 +81,7 @@ def summarise(
         cuts=crossed,
         weight_bytes=graph.weight_bytes,
         undivided_because=reason,
-        forks=tuple(describe_fork(graph, fork, bounds, costs, specs.tensors) for fork in forked),
+        forks=tuple(describe_fork(graph, f, bounds, costs, specs.tensors, sizes) for f in forked),
         shared_weights=shared_weights(graph, weights),
     )
 
@@ -217,10 +218,12 @@ def _merge(
 
 
 def _working_bytes(
-    graph: ModelGraph, runs: Sequence[range], cuts: Sequence[CutPoint], specs: ValueSpecs
+    graph: ModelGraph,
+    runs: Sequence[range],
+    cuts: Sequence[CutPoint],
+    sizes: Mapping[str, int],
 ) -> list[int]:
     """Of each of the segments `runs`, which `cuts` part: see `Segment.working_bytes`."""
-    sizes = value_sizes(graph, specs.tensors)
     entering = [[n for n in graph.inputs if n in graph.users]]
     entering += [[str(spec.name) for spec in cut.crossing] for cut in cuts]
     return [

@@ -23,7 +23,8 @@ from edge_agent.subgraphs import Branch, Fork, SegmentRange
 from edge_agent.tensors import TensorName, TensorSpec, ValueSpecs
 
 _MIN_GAIN_SHARE = 0.01
-"""A fork that gains less of the model's work is not worth two cuts."""
+"""A fork that gains less of the model's work is not worth two cuts. (Of the nine modules of
+GoogLeNet seven gain 1.2 to 2 %, all together 23 %.)"""
 _MIN_BRANCH_SHARE = 0.005
 """A branch has at least this share of the model's work: lighter ones go along with others."""
 _MAX_STEPS = 1 << 17
@@ -327,12 +328,13 @@ def describe_fork(
     bounds: Sequence[int],
     costs: Sequence[OperatorCost],
     specs: Mapping[TensorName, TensorSpec],
+    sizes: Mapping[str, int],
 ) -> Fork:
-    """The fork over the segments between `bounds`, among which are its start and its stop."""
+    """The fork over the segments between `bounds`, among which are its start and its stop; `sizes`
+    as of `value_sizes`."""
     first, behind = bounds.index(forked.start), bounds.index(forked.stop)
     inside = list(itertools.pairwise(bounds[first : behind + 1]))
     summed = [sum(cost.work for cost in costs[start:stop]) for start, stop in inside]
-    sizes = value_sizes(graph, specs)
     outputs = frozenset(graph.outputs)
 
     def branch(nodes: tuple[int, ...]) -> Branch:
