@@ -19,7 +19,7 @@ from edge_agent.builder.allowed import (
 )
 from edge_agent.devices import ComputeUnit, Device, Layout, RefusedUnit, UnitId, UnitKind
 from edge_agent.errors import ModelRefused, RunFailed
-from edge_agent.plans import Pin, Target, unusable_pin
+from edge_agent.plans import SERVED_TARGETS, Pin, Target, unusable_pin
 from edge_agent.profiles import HOST_UNIT, Configuration, Placement, RefusedNode, Rejection
 from edge_agent.subgraphs import ModelSummary
 from tests.planning.made_models import segment, summary
@@ -85,7 +85,7 @@ def allowed(
 # ---- configurations
 
 
-@pytest.mark.parametrize("target", list(Target))
+@pytest.mark.parametrize("target", SERVED_TARGETS)
 def test_a_unit_without_cores_of_the_host_runs_once_in_each_layout_without_threads(
     target: Target,
 ) -> None:

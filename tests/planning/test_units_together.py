@@ -17,7 +17,7 @@ from edge_agent.devices import Layout
 from edge_agent.planning.cost import assemble, can_share, subgraph_s
 from edge_agent.planning.explain import runner_up
 from edge_agent.planning.partition import choose, divide_into
-from edge_agent.plans import CandidatePlan, Target
+from edge_agent.plans import SERVED_TARGETS, CandidatePlan, Target
 from edge_agent.profiles import Configuration, LatencyProfile, SegmentTimes
 from edge_agent.subgraphs import ModelSummary, SegmentRange
 from tests.planning.made_models import accelerator, chain, configuration, latency_profile, times
@@ -166,7 +166,7 @@ def slowest_parts(
                 yield max(s.predicted_s / s.configuration.instances for s in plan.subgraphs)
 
 
-@given(problems(), st.sampled_from(list(Target)), st.integers(1, 4))
+@given(problems(), st.sampled_from(SERVED_TARGETS), st.integers(1, 4))
 @settings(max_examples=100, deadline=None)
 def test_a_division_into_a_given_number_has_the_fastest_slowest_part(
     problem: tuple[ModelSummary, LatencyProfile], target: Target, count: int
@@ -203,7 +203,7 @@ def test_what_falls_back_to_the_processor_runs_the_whole_model_only() -> None:
     profile = latency_profile(
         model, [times(CPU, [5e-3, 5e-3]), times(ALL_ON_GPU, [1e-3, 9e-3 - 1e-6])]
     )
-    for target in Target:
+    for target in SERVED_TARGETS:
         best, *others = choose(model, profile, target, 5)
         assert str(best) == "[0-1] gpu0+cpu/native"
         assert [str(p) for p in others] == ["[0-1] cpu/NCHW/1t"]
@@ -215,7 +215,7 @@ def test_what_falls_back_to_the_processor_runs_the_whole_model_only() -> None:
 def test_where_nothing_runs_a_segment_there_is_no_plan() -> None:
     model = chain(3)
     refusing = [times(c, [1e-3] * 3, refused=[1]) for c in (CPU, GPU, NPU)]
-    for target in Target:
+    for target in SERVED_TARGETS:
         assert choose(model, latency_profile(model, refusing), target, 3) == ()
         assert divide_into(model, latency_profile(model, refusing), target, 2) is None
 

@@ -1,0 +1,308 @@
+"""Shares of the traffic over many routes: the fastest mixture of pipelines and replicas.
+
+Which routes there are is not enumerated: a linear programme over those that are known says what a
+second of each resource is worth, and a shortest path at these prices finds the route that is missed
+most (column generation). The same sweep gives a bound: whatever the prices, no mixture is better
+than the cheapest route at them allows (Lagrangian duality). Prices between the last ones and those
+of the best bound are tried in the same sweep, because the last ones alone swing to and fro
+(Wentges, Weighted Dantzig-Wolfe decomposition for linear mixed-integer programming, International
+Transactions in Operational Research 4, 1997).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from edge_agent.distributions import PlacedFork
+from edge_agent.planning.amounts import CLOSE, Amounts, Caps, Pieces, amounts
+from edge_agent.planning.packing import Packing
+from edge_agent.planning.shortest import Weights, cheapest
+from edge_agent.planning.tables import Floats, Tables
+from edge_agent.plans import Target
+
+_SMOOTHED = (0.0, 0.4, 0.7, 0.9)
+"""How much of the prices of the best bound is in those that are tried."""
+
+
+def sweep_effort(tables: Tables, batch: int) -> float:
+    """What a sweep takes, in about microseconds of a desktop processor."""
+    return tables.places * (20.0 + batch * len(tables.choices) / 8.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Column:
+    """A route that may get a share."""
+
+    pieces: Pieces
+    amounts: Amounts
+
+
+Shares = tuple[tuple[Column, float], ...]
+"""Routes with their shares of the traffic, the greatest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What a mixture is made for: the highest rate, or the least of something at a rate."""
+
+    target: Target
+    least_per_s: float = 0.0
+    """The rate to be reached, where the target is not the throughput."""
+
+    def cost(self, found: Amounts) -> float:
+        """What is to be made small per request, where the target is not the throughput."""
+        match self.target:
+            case Target.LATENCY:
+                return found.seconds
+            case Target.ENERGY:
+                return found.joules
+            case Target.BYTES:
+                return found.size_bytes
+            case Target.THROUGHPUT | Target.MEMORY:
+                return 0.0
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Relaxation:
+    """The linear programme in which caps hold for the mean of the routes: it bounds every mixture.
+
+    The rows are the resources, then the caps that are finite, then, for a wish at a rate, that all
+    of the traffic is served.
+    """
+
+    tables: Tables
+    wish: Wish
+    caps: Caps
+    scale_s: float
+    """Loads are counted in this many seconds."""
+    columns: list[Column] = field(default_factory=list)
+    bound: float = 0.0
+    """Of the throughput: no mixture needs fewer seconds per request; else no mixture costs less."""
+    spent: float = 0.0
+    is_settled: bool = False
+    """Whether no route is missing: the programme is solved to its optimum."""
+    _seen: set[Pieces] = field(default_factory=set)
+    _packing: Packing = field(init=False)
+    _best_prices: Floats | None = None
+    cost_scale: float = 1.0
+    """Costs are counted in this, where the target is not the throughput."""
+    _served: float = 1e3
+
+    def __post_init__(self) -> None:
+        self._packing = Packing(self._limits())
+
+    @property
+    def is_rate(self) -> bool:
+        """Whether the rate itself is the target."""
+        return self.wish.target is Target.THROUGHPUT
+
+    def _finite(self) -> list[tuple[str, float]]:
+        """(what, cap) of the rows of means; memories by their number."""
+        singles = (
+            ("seconds", self.caps.seconds),
+            ("joules", self.caps.joules),
+            ("size_bytes", self.caps.size_bytes),
+        )
+        found = [(name, cap) for name, cap in singles if np.isfinite(cap)]
+        found += [
+            (str(pool), float(cap)) for pool, cap in enumerate(self.caps.memory) if np.isfinite(cap)
+        ]
+        return found
+
+    def _limits(self) -> Floats:
+        room = 1.0
+        if not self.is_rate:
+            room = np.inf
+            if self.wish.least_per_s:
+                room = 1.0 / (self.wish.least_per_s * self.scale_s)
+        resources = np.full(len(self.tables.resources), min(room, 1e9))
+        served = [] if self.is_rate else [1.0]
+        return np.concatenate([resources, np.zeros(len(self._finite())), served])
+
+    def _row_values(self, found: Amounts) -> Floats:
+        means = [(_amount(found, name) - cap) / max(cap, 1e-12) for name, cap in self._finite()]
+        served = [] if self.is_rate else [1.0]
+        return np.concatenate([found.loads / self.scale_s, means, served])
+
+    def add(self, columns: Sequence[Column]) -> int:
+        """Add those routes that are not there yet; how many."""
+        fresh: list[Column] = []
+        for column in columns:
+            if column.pieces not in self._seen:
+                self._seen.add(column.pieces)
+                fresh.append(column)
+        if fresh:
+            rows = np.array([self._row_values(column.amounts) for column in fresh]).T
+            self._packing.add(rows, np.array([self._profit(c.amounts) for c in fresh]))
+            self.columns += fresh
+        return len(fresh)
+
+    def _profit(self, found: Amounts) -> float:
+        if self.is_rate:
+            return 1.0
+        return self._served - self.wish.cost(found) / self.cost_scale
+
+    def improve(self, effort: float) -> None:
+        """Generate columns until nothing is missing or the effort is spent."""
+        stop = self.spent + effort
+        while not self.is_settled and self.spent < stop:
+            self.spent += 50.0 * self._packing.solve()
+            prices = self._packing.duals
+            if not prices.any():
+                return
+            tried = [prices]
+            if self._best_prices is not None:
+                tried = [(1 - a) * prices + a * self._best_prices for a in _SMOOTHED]
+            added = self._price(np.array(tried))
+            self.is_settled = not added or self._is_closed()
+            if self.is_settled and not self.is_rate:
+                self.is_settled = not self._can_serve_more()
+
+    def _can_serve_more(self) -> bool:
+        """Whether serving all of the traffic was not worth enough; it is worth more from now on."""
+        if self._packing.solution.sum() >= 1.0 - 1e-7 or self._served >= _MOST_SERVED:
+            return False
+        self._served *= 1e3
+        self._packing.reprice(np.array([self._profit(c.amounts) for c in self.columns]))
+        return True
+
+    def _is_closed(self) -> bool:
+        value = self.value()
+        return value <= self.bound * (1.0 + CLOSE) or value - self.bound <= 1e-300
+
+    def value(self) -> float:
+        """What the programme reaches: seconds per request, or the cost."""
+        reached = self._packing.value
+        if self.is_rate:
+            return self.scale_s / reached if reached > 0.0 else np.inf
+        served = float(self._packing.solution.sum())
+        if served < 1.0 - 1e-7:
+            return np.inf
+        return (self._served * served - reached) * self.cost_scale
+
+    def solve(self) -> None:
+        """Solve the programme over the routes that there are."""
+        self.spent += 50.0 * self._packing.solve()
+        while not self.is_rate and self._can_serve_more():
+            self.spent += 50.0 * self._packing.solve()
+
+    def gain(self, column: Column) -> float:
+        """How much more a route is worth than it costs, at the prices in force."""
+        paid = float(self._packing.duals @ self._row_values(column.amounts))
+        return self._profit(column.amounts) - paid
+
+    def weights_now(self) -> Weights:
+        """The weights under which the cheapest route is the one that is missed most."""
+        return self._weights(self._packing.duals[None])
+
+    def shares(self) -> Shares:
+        """The routes of the solution."""
+        solution = self._packing.solution
+        total = float(solution.sum())
+        if total <= 0.0:
+            return ()
+        parts = solution / total
+        order = sorted(np.nonzero(parts > CLOSE)[0].tolist(), key=lambda i: (-parts[i], i))
+        whole = float(parts[order].sum())
+        return tuple((self.columns[i], float(parts[i]) / whole) for i in order)
+
+    def _price(self, prices: Floats) -> int:
+        """Look for routes that are worth more than they cost at each row of `prices`, and take
+        what the cheapest ones say of the bound; how many are new."""
+        weights = self._weights(prices)
+        paths = cheapest(self.tables, weights)
+        self.spent += sweep_effort(self.tables, len(prices))
+        found: list[Column] = []
+        for b in range(len(prices)):
+            if not np.isfinite(paths.totals[b]):
+                continue
+            self._take_bound(prices[b], float(paths.totals[b]))
+            pieces = linear(paths.pieces(b))
+            found.append(Column(pieces=pieces, amounts=amounts(self.tables, pieces)))
+        # Only those that gain at the prices in force keep the programme going.
+        now = self._packing.duals
+        gaining = [
+            column
+            for column in found
+            if self._profit(column.amounts) - now @ self._row_values(column.amounts) > CLOSE
+        ]
+        return self.add(gaining)
+
+    def _weights(self, prices: Floats) -> Weights:
+        tables = self.tables
+        count = len(tables.resources)
+        weights = Weights.none(tables, len(prices))
+        single = {"seconds": weights.seconds, "joules": weights.joules}
+        single["size_bytes"] = weights.size_bytes
+        memory = weights.memory
+        for row, (name, cap) in enumerate(self._finite(), count):
+            per_unit = prices[:, row] / max(cap, 1e-12)
+            if name in single:
+                single[name] = single[name] + per_unit
+            else:
+                memory[:, int(name)] += per_unit
+        own = {
+            Target.LATENCY: "seconds",
+            Target.ENERGY: "joules",
+            Target.BYTES: "size_bytes",
+        }.get(self.wish.target)
+        if own is not None:
+            single[own] = single[own] + 1.0 / self.cost_scale
+        return replace(weights, **single, loads=prices[:, :count] / self.scale_s)
+
+    def _take_bound(self, prices: Floats, total: float) -> None:
+        caps = self._finite()
+        count = len(self.tables.resources)
+        known = sum(
+            float(price) * cap / max(cap, 1e-12)
+            for price, (_, cap) in zip(prices[count : count + len(caps)], caps, strict=True)
+        )
+        if self.is_rate:
+            paid = float(prices[:count].sum())
+            bound = self.scale_s * (total - known) / paid if paid > 0.0 else 0.0
+        else:
+            room = float(prices[:count] @ self._packing.limits[:count])
+            bound = (total - known - room) * self.cost_scale
+        if bound > self.bound:
+            self.bound, self._best_prices = bound, prices
+
+
+_MOST_SERVED = 1e9
+"""Most that serving a request is worth, in units of the cost of a good route."""
+
+
+def _amount(found: Amounts, name: str) -> float:
+    match name:
+        case "seconds":
+            return found.seconds
+        case "joules":
+            return found.joules
+        case "size_bytes":
+            return found.size_bytes
+        case _:
+            return float(found.memory[int(name)])
+
+
+def seeds(tables: Tables) -> list[Column]:
+    """Routes to begin with: every choice alone, the quickest, and the one with the least load."""
+    found: list[Pieces] = []
+    for c in range(len(tables.choices)):
+        device = tables.device_of[c]
+        sent = tables.first_sends.penalty[device] + tables.last_sends.penalty[device]
+        if not tables.refusal[:, c].any() and sent == 0.0:
+            found.append(((0, c),))
+    weights = Weights.none(tables, 2)
+    seconds, loads = weights.seconds, weights.loads
+    seconds[0], loads[1] = 1.0, 1.0
+    paths = cheapest(tables, weights)
+    found += [linear(paths.pieces(b)) for b in range(2) if np.isfinite(paths.totals[b])]
+    return [Column(pieces=p, amounts=amounts(tables, p)) for p in dict.fromkeys(found)]
+
+
+def linear(pieces: Sequence[tuple[int, int] | PlacedFork]) -> Pieces:
+    """The pieces of a route without forks."""
+    assert not any(isinstance(piece, PlacedFork) for piece in pieces)
+    return tuple(piece for piece in pieces if not isinstance(piece, PlacedFork))

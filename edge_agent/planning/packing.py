@@ -1,0 +1,122 @@
+"""Linear programmes of the kind that shares of traffic give: maximise profit, within limits.
+
+    maximise profits · x   subject to   amounts · x <= limits,  x >= 0,   with limits >= 0
+
+Solved by the revised simplex method (Dantzig and Orchard-Hays, The product form for the inverse in
+the simplex method, 1954), to which columns can be added between two solutions: what was optimal
+stays a feasible start. That is column generation, where the columns are routes (Gilmore and Gomory,
+A linear programming approach to the cutting-stock problem, Operations Research 9, 1961).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edge_agent.planning.tables import Floats, Ints
+
+_TINY = 1e-11
+_IMPROVES = 1e-10
+_REFRESH = 40
+"""The inverse is computed anew after so many pivots: errors add up."""
+_PATIENCE = 20
+"""Pivots without gain before Bland's rule is used, under which no basis comes twice (Bland, New
+finite pivoting rules for the simplex method, Mathematics of Operations Research 2, 1977)."""
+
+
+class Packing:
+    """A programme and its best solution so far."""
+
+    def __init__(self, limits: Floats) -> None:
+        """`limits`: (m,), all at least 0."""
+        m = len(limits)
+        self.limits = limits.astype(np.float64)
+        self.amounts: Floats = np.eye(m)
+        """(m, m + columns): the first are the slacks of the rows."""
+        self.profits: Floats = np.zeros(m)
+        self._basis: Ints = np.arange(m)
+        self._inverse: Floats = np.eye(m)
+        self._basic: Floats = self.limits.copy()
+        self._since_refresh = 0
+
+    def add(self, amounts: Floats, profits: Floats) -> None:
+        """Add columns: amounts (m, k), profits (k,)."""
+        self.amounts = np.concatenate([self.amounts, amounts], axis=1)
+        self.profits = np.concatenate([self.profits, profits])
+
+    def reprice(self, profits: Floats) -> None:
+        """Give the columns other profits, (columns,)."""
+        self.profits = np.concatenate([np.zeros(len(self.limits)), profits])
+
+    @property
+    def duals(self) -> Floats:
+        """(m,): what one unit more of each limit would bring."""
+        prices: Floats = self.profits[self._basis] @ self._inverse
+        return np.maximum(prices, 0.0)
+
+    @property
+    def solution(self) -> Floats:
+        """(columns,): how much of each column, in the order in which they were added."""
+        x = np.zeros(self.amounts.shape[1])
+        x[self._basis] = np.maximum(self._basic, 0.0)
+        return x[len(self.limits) :]
+
+    @property
+    def value(self) -> float:
+        """The profit of the solution."""
+        return float(self.profits[self._basis] @ np.maximum(self._basic, 0.0))
+
+    def solve(self, most_pivots: int = 5000) -> int:
+        """Pivot until nothing improves; how many pivots it took.
+
+        Raises:
+            ValueError: the profit has no limit.
+        """
+        stalled = 0
+        scale = max(float(np.abs(self.profits).max(initial=0.0)), _TINY)
+        for pivot in range(most_pivots):
+            prices = self.profits[self._basis] @ self._inverse
+            gains = self.profits - prices @ self.amounts
+            gains[self._basis] = 0.0
+            better = gains > _IMPROVES * scale
+            if not better.any():
+                return pivot
+            is_bland = stalled > _PATIENCE
+            entering = int(better.argmax() if is_bland else gains.argmax())
+            if self._pivot(entering, is_bland):
+                stalled = 0
+            else:
+                stalled += 1
+        return most_pivots
+
+    def _pivot(self, entering: int, is_bland: bool) -> bool:
+        """Bring a column into the basis; whether the profit grew."""
+        direction = self._inverse @ self.amounts[:, entering]
+        can_leave = direction > _TINY * max(1.0, float(np.abs(direction).max()))
+        if not can_leave.any():
+            raise ValueError("the profit has no limit: a column uses nothing of any limit")
+        steps = np.full(len(direction), np.inf)
+        steps[can_leave] = np.maximum(self._basic[can_leave], 0.0) / direction[can_leave]
+        least = float(steps.min())
+        (ties,) = np.nonzero(steps <= least + _TINY * max(1.0, least))
+        if is_bland:
+            leaving = int(ties[self._basis[ties].argmin()])
+        else:
+            leaving = int(ties[direction[ties].argmax()])
+        self._basic = self._basic - least * direction
+        self._basic[leaving] = least
+        row = self._inverse[leaving] / direction[leaving]
+        self._inverse = self._inverse - np.outer(direction, row)
+        self._inverse[leaving] = row
+        self._basis[leaving] = entering
+        self._since_refresh += 1
+        if self._since_refresh >= _REFRESH:
+            self._refresh()
+        return least > _TINY
+
+    def _refresh(self) -> None:
+        self._since_refresh = 0
+        try:
+            self._inverse = np.linalg.inv(self.amounts[:, self._basis]).astype(np.float64)
+        except np.linalg.LinAlgError:
+            return
+        self._basic = self._inverse @ self.limits

@@ -1,0 +1,290 @@
+"""Cheapest routes: shortest paths over (boundary, device, configuration), many weightings at once.
+
+Everything that a step demands (seconds, joules, bytes, seconds of each resource, bytes of each
+memory) is weighed and summed; the cheapest route for given weights is a shortest path, found by
+dynamic programming from the end of the model to its start (Bellman, On a routing problem, Quarterly
+of Applied Mathematics 16, 1958). One sweep serves a batch of weightings, because numpy takes as
+long for one as for ten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+
+from edge_agent.distributions import PlacedFork, PlacedSubgraph, Route, Step
+from edge_agent.planning.tables import Floats, Sends, Tables
+from edge_agent.subgraphs import SegmentRange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Weights:
+    """What each thing counts, for `b` weightings at once; all at least 0."""
+
+    seconds: Floats
+    """(b,): of the time of one request."""
+    joules: Floats
+    size_bytes: Floats
+    loads: Floats
+    """(b, resources): of each second that a resource is busy."""
+    memory: Floats
+    """(b, pools): of each byte in a memory."""
+
+    @classmethod
+    def none(cls, tables: Tables, count: int = 1) -> Weights:
+        """Nothing counts anything."""
+        return cls(
+            seconds=np.zeros(count),
+            joules=np.zeros(count),
+            size_bytes=np.zeros(count),
+            loads=np.zeros((count, len(tables.resources))),
+            memory=np.zeros((count, len(tables.pools))),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Weighed:
+    """What each step costs: the tables with weights applied. Leading axes (p, b)."""
+
+    segment: Floats
+    """(n, b, c)"""
+    begin: Floats
+    """(n, b, c): starting a subgraph before segment p, its border and the arena of p included."""
+    leave: Floats
+    """(n, b, c): ending one there."""
+    inner_begin: Floats
+    inner_leave: Floats
+    """(n, b, grouped): as the two before, at a border within a group."""
+    send: Floats
+    """(n, b, d, d)"""
+    first: Floats
+    """(b, d)"""
+    last: Floats
+    """(b, d)"""
+
+
+def weigh(tables: Tables, weights: Weights) -> Weighed:
+    """Apply weights to the tables."""
+    of_resource = weights.loads[:, tables.resource_of]
+    rate = weights.seconds[:, None] + weights.joules[:, None] * tables.joules_per_s
+    rate = rate + of_resource * tables.per_round
+    of_pool = weights.memory[:, tables.pool_of]
+    segment = tables.seconds[:, None, :] * rate + tables.refusal[:, None, :]
+    leave = tables.border[:, None, :] * rate + tables.barrier[:, None, :]
+    overhead = (tables.overhead * rate)[None]
+    if of_pool.any():
+        segment = segment + tables.weights[:, None, :] * of_pool
+        overhead = overhead + tables.arenas[:, None, :] * of_pool
+    begin = leave + overhead
+    grouped = tables.grouped
+    inner_leave = tables.inner[:, None, grouped] * rate[:, grouped]
+    inner_leave = inner_leave + tables.barrier[:, None, grouped]
+    inner_begin = inner_leave + overhead[:, :, grouped]
+    hosts, links = tables.host_of, tables.link_of
+    loads = weights.loads
+    here = loads[:, hosts]
+    owner = loads[:, [tables.owner_host]]
+    ends = tables.first_sends, tables.last_sends
+    return Weighed(
+        segment=segment,
+        begin=begin,
+        leave=leave,
+        inner_begin=inner_begin,
+        inner_leave=inner_leave,
+        send=_sent(tables.sends, weights, here[:, :, None], here[:, None, :], loads[:, links]),
+        first=_sent(ends[0], weights, owner, here, loads[:, tables.in_link_of]),
+        last=_sent(ends[1], weights, here, owner, loads[:, tables.out_link_of]),
+    )
+
+
+def _sent(sends: Sends, weights: Weights, source: Floats, target: Floats, link: Floats) -> Floats:
+    """Costs of sending: (p, b, d, d) or (b, d). Weights of resources are (b, d, d) or (b, d)."""
+    axes = sends.penalty.ndim
+    is_inner = axes == 3
+
+    def spread(values: Floats) -> Floats:
+        """(b,) to the axes behind b."""
+        return values[:, None, None] if is_inner else values[:, None]
+
+    def over(values: Floats) -> Floats:
+        """(p, d, d) to (p, b, d, d), (d,) to (b, d)."""
+        return values[:, None] if is_inner else values[None]
+
+    total: Floats = over(sends.penalty) + over(sends.seconds) * spread(weights.seconds)
+    if weights.joules.any():
+        total = total + over(sends.joules) * spread(weights.joules)
+    if weights.size_bytes.any():
+        total = total + over(sends.size_bytes) * spread(weights.size_bytes)
+    if weights.loads.any():
+        total = total + over(sends.link_seconds) * link
+        total = total + over(sends.source_seconds) * source
+        total = total + over(sends.target_seconds) * target
+    return total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForkOption:
+    """A way to run a fork at once, from a home device back to it, and what it costs."""
+
+    step: PlacedFork
+    cost: float
+
+
+Forks = Mapping[tuple[int, int], ForkOption]
+"""The best option by (first segment, home as index of `Tables.devices`)."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Paths:
+    """The cheapest way to finish from everywhere, for each weighting."""
+
+    tables: Tables
+    costs: Weighed
+    forks: Forks
+    tails: Floats
+    """(n + 1, b, c): cheapest rest, with segments before p done and the last subgraph in c."""
+    heads: Floats
+    """(n, b, d): cheapest rest, with the values that cross before p in the memory of d."""
+    exits: Floats
+    """(n + 1, b, d): cheapest rest, with a subgraph or fork of d ended before p."""
+    totals: Floats = field(init=False)
+    """(b,): cost of the cheapest route; infinity where there is none."""
+
+    def __post_init__(self) -> None:
+        self.totals = (self.costs.first + self.heads[0]).min(axis=1)
+
+    def pieces(self, b: int = 0) -> list[tuple[int, int] | PlacedFork]:
+        """The cheapest route for weighting `b`: (first segment, choice) of each subgraph, or a
+        fork. Ties: go on rather than begin another, then the earlier choice."""
+        costs, n = self.costs, self.tables.places
+        found: list[tuple[int, int] | PlacedFork] = []
+        place = 0
+        device = int((costs.first[b] + self.heads[0, b]).argmin())
+        while place < n:
+            option = self.forks.get((place, device))
+            entered = self._entered(b, place, device)
+            best = int(entered.argmin())
+            if option is not None:
+                behind = self.exits[option.step.segments.stop, b, device]
+                if option.cost + behind < entered[best]:
+                    found.append(option.step)
+                    place = option.step.segments.stop
+                    device = self._next_device(b, place, device)
+                    continue
+            c = int(self.tables.first_of[device]) + best
+            found.append((place, c))
+            place += 1
+            while place < n:
+                place += self._stays(b, place, c)
+                if place == n:
+                    break
+                mate = self._mate(b, place, c)
+                if mate is None:
+                    device = self._next_device(b, place, device)
+                    break
+                c = mate
+                found.append((place, c))
+                place += 1
+        return found
+
+    def _stays(self, b: int, place: int, c: int) -> int:
+        """How many segments from `place` on go on in a choice."""
+        on = self.costs.segment[place:, b, c] + self.tails[place + 1 :, b, c]
+        is_on = on <= self.tails[place:-1, b, c]
+        first = int(is_on.argmin())
+        return len(is_on) if is_on[first] else first
+
+    def _entered(self, b: int, place: int, device: int) -> Floats:
+        first = int(self.tables.first_of[device])
+        stop = first + int((self.tables.device_of == device).sum())
+        inside = slice(first, stop)
+        rest: Floats = self.costs.segment[place, b, inside] + self.tails[place + 1, b, inside]
+        return self.costs.begin[place, b, inside] + rest
+
+    def _next_device(self, b: int, place: int, device: int) -> int:
+        if place == self.tables.places:
+            return device
+        return int((self.costs.send[place, b, device] + self.heads[place, b]).argmin())
+
+    def _mate(self, b: int, place: int, c: int) -> int | None:
+        """Which choice of its group goes on, if that is better than to leave the group."""
+        device = int(self.tables.device_of[c])
+        out = self.costs.leave[place, b, c] + self.exits[place, b, device]
+        grouped = self.tables.grouped
+        (places,) = np.nonzero(grouped == c)
+        if not len(places):
+            return None
+        own = int(places[0])
+        (inside,) = np.nonzero(self.tables.group_of == self.tables.group_of[own])
+        mates = grouped[inside]
+        entered = self.costs.inner_begin[place, b, inside] + (
+            self.costs.segment[place, b, mates] + self.tails[place + 1, b, mates]
+        )
+        best = int(entered.argmin())
+        is_better = entered[best] + self.costs.inner_leave[place, b, own] < out
+        return int(mates[best]) if is_better else None
+
+    def route(self, b: int = 0) -> Route:
+        """The cheapest route for weighting `b`."""
+        return as_route(self.tables, self.pieces(b))
+
+
+def as_route(tables: Tables, pieces: Sequence[tuple[int, int] | PlacedFork]) -> Route:
+    """A route of (first segment, choice) pairs and forks, in order."""
+    starts = [p.segments.start if isinstance(p, PlacedFork) else p[0] for p in pieces]
+    steps: list[Step] = []
+    for piece, (start, stop) in zip(pieces, pairwise((*starts, tables.places)), strict=True):
+        if isinstance(piece, PlacedFork):
+            steps.append(piece)
+            continue
+        choice = tables.choices[piece[1]]
+        steps.append(
+            PlacedSubgraph(
+                segments=SegmentRange(start=start, stop=stop),
+                device=choice.device,
+                configuration=choice.configuration,
+            )
+        )
+    return Route(steps=tuple(steps))
+
+
+def cheapest(tables: Tables, weights: Weights, forks: Forks | None = None) -> Paths:
+    """The cheapest routes for each weighting. Exact, but for sums of floats."""
+    return sweep(tables, weigh(tables, weights), forks or {})
+
+
+def sweep(tables: Tables, costs: Weighed, forks: Forks) -> Paths:
+    """The dynamic programme over costs that were weighed."""
+    n, batch = tables.places, costs.segment.shape[1]
+    device_of, first_of = tables.device_of, tables.first_of
+    tails = np.empty((n + 1, batch, len(device_of)))
+    heads = np.empty((n, batch, len(first_of)))
+    exits = np.empty((n + 1, batch, len(first_of)))
+    exits[n] = costs.last
+    tails[n] = costs.last[:, device_of]
+    grouped, is_grouped = tables.grouped, len(tables.grouped) > 0
+    is_alone = len(first_of) == 1
+    by_start: dict[int, list[tuple[int, ForkOption]]] = {}
+    for (start, device), option in forks.items():
+        by_start.setdefault(start, []).append((device, option))
+    for place in range(n - 1, -1, -1):
+        on = costs.segment[place] + tails[place + 1]
+        head = np.minimum.reduceat(costs.begin[place] + on, first_of, axis=1)
+        for device, option in by_start.get(place, ()):
+            behind = option.cost + exits[option.step.segments.stop, :, device]
+            head[:, device] = np.minimum(head[:, device], behind)
+        heads[place] = head
+        out = head if is_alone else (costs.send[place] + head[:, None, :]).min(axis=2)
+        exits[place] = out
+        rest = np.minimum(on, costs.leave[place] + out[:, device_of])
+        if is_grouped:
+            entered = np.minimum.reduceat(
+                costs.inner_begin[place] + on[:, grouped], tables.group_starts, axis=1
+            )
+            inside = entered[:, tables.group_of] + costs.inner_leave[place]
+            rest[:, grouped] = np.minimum(rest[:, grouped], inside)
+        tails[place] = rest
+    return Paths(tables=tables, costs=costs, forks=forks, tails=tails, heads=heads, exits=exits)
