@@ -37,7 +37,7 @@ class Rows:
     aims: int
     """How many rows bound the aim."""
     tails: Floats
-    """(n + 1, rows, c): the least that is still to come."""
+    """(n + 1, rows, c, levels): the least that is still to come, by the level of the arena."""
     heads: Floats
     """(n, rows, d)"""
 
@@ -280,7 +280,10 @@ class Search:
         """After segment `place`: what is worth going on with."""
         question = self.question
         tails = question.rows.tails[place + 1]
-        labels = self._promising(labels, tails[:, labels.choice])
+        above = question.finishes.levels.above
+        labels = self._promising(
+            labels, tails[:, labels.choice, above(labels.arena, labels.choice)]
+        )
         parts = []
         for choice in np.unique(labels.choice):
             part = labels.taken(labels.choice == choice)
@@ -319,18 +322,19 @@ class Search:
         at = place + 1
         self.effort.spend(len(labels) * ends.tails.shape[1] * (0.2 + 0.02 * len(question.caps)))
         choice = labels.choice
+        level = ends.levels.above(labels.arena, choice)
         memory = question.steps.memory[choice]
         for b in range(ends.tails.shape[1]):
-            more = np.maximum(ends.arenas[at, b, choice] - labels.arena, 0.0)
-            columns = labels.columns + ends.demands[at, b, choice] + more[:, None] * memory
+            more = np.maximum(ends.arenas[at, b, choice, level] - labels.arena, 0.0)
+            columns = labels.columns + ends.demands[at, b, choice, level] + more[:, None] * memory
             values = question.values(columns)
             values = np.where((columns <= question.caps).all(axis=1), values, np.inf)
-            values = np.where(np.isfinite(ends.tails[at, b, choice]), values, np.inf)
+            values = np.where(np.isfinite(ends.tails[at, b, choice, level]), values, np.inf)
             row = int(values.argmin())
             if values[row] < self._enough():
                 self.best = float(values[row])
                 begun = self._pieces(labels, row, place)
-                self.found = (*begun, *ends.pieces(at, b, int(choice[row])))
+                self.found = (*begun, *ends.pieces(at, b, int(choice[row]), int(level[row])))
 
     def _pieces(self, labels: _Labels, row: int, place: int) -> list[tuple[int, int]]:
         chosen = [int(labels.choice[row])]
