@@ -19,27 +19,65 @@ from edge_agent.planning.tables import Floats, Ints, Sends, Tables
 SECONDS, JOULES, SIZE_BYTES, FIRST_LOAD = 0, 1, 2, 3
 """Columns; behind the loads are the memories."""
 
+CLOSE = 1e-9
+"""Two values this near each other, as a share, are equal but for what sums of floats leave."""
 SLACK = 1e-12
 """Sums of times in another order differ by about this; sums of bytes are exact."""
+
+
+Pieces = tuple[tuple[int, int], ...]
+"""(first segment, choice) of each subgraph of a route, in order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Amounts:
+    """What a route demands of everything, per request."""
+
+    seconds: float
+    joules: float
+    size_bytes: float
+    loads: Floats
+    """(resources,): seconds that each is busy."""
+    memory: Floats
+    """(pools,): bytes of weights and activations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Caps:
     """Most that a route may demand; infinity where nothing binds."""
 
-    seconds: float
-    joules: float
-    size_bytes: float
+    seconds: float = np.inf
+    joules: float = np.inf
+    size_bytes: float = np.inf
     loads: Floats
     """(resources,): seconds that each resource may be busy per request."""
     memory: Floats
     """(pools,): bytes. The budgets of the tables are not looked at, only these."""
+
+    @classmethod
+    def none(cls, tables: Tables) -> Caps:
+        """Nothing binds."""
+        return cls(
+            loads=np.full(len(tables.resources), np.inf),
+            memory=np.full(len(tables.pools), np.inf),
+        )
 
     @property
     def row(self) -> Floats:
         """(columns,)"""
         return np.concatenate(
             ([self.seconds, self.joules, self.size_bytes], self.loads, self.memory)
+        )
+
+    def allows(self, found: Amounts) -> bool:
+        """Whether a route keeps to them, but for what sums of floats leave."""
+        room = 1.0 + CLOSE
+        return (
+            found.seconds <= self.seconds * room
+            and found.joules <= self.joules * room
+            and found.size_bytes <= self.size_bytes * room
+            and bool((found.loads <= self.loads * room).all())
+            and bool((found.memory <= self.memory * room).all())
         )
 
 
@@ -184,6 +222,19 @@ def demanded(tables: Tables, pieces: Sequence[tuple[int, int]]) -> Floats:
         memory[tables.pool_of[choice]] += resident
         before = (start, choice)
     return row
+
+
+def amounts(tables: Tables, pieces: Sequence[tuple[int, int]]) -> Amounts:
+    """What a route of subgraphs demands."""
+    row = demanded(tables, pieces)
+    behind = FIRST_LOAD + len(tables.resources)
+    return Amounts(
+        seconds=float(row[SECONDS]),
+        joules=float(row[JOULES]),
+        size_bytes=float(row[SIZE_BYTES]),
+        loads=row[FIRST_LOAD:behind],
+        memory=row[behind:],
+    )
 
 
 def limits(tables: Tables, caps: Caps) -> Floats:

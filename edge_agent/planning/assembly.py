@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from edge_agent.planning.demand import amounts
-from edge_agent.planning.caps import CLOSE, Caps, Resident
+from edge_agent.planning.amounts import CLOSE, Caps, amounts
+from edge_agent.planning.caps import Resident
 from edge_agent.planning.labels import best_route
 from edge_agent.planning.mixture import Column, Relaxation, Shares, Wish
 from edge_agent.planning.tables import Tables

@@ -1,57 +1,15 @@
-"""What routes must keep to, alone and together."""
+"""Whether routes keep to their caps, and what is in the memories of all of them together."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
 from edge_agent.distributions import Route
-from edge_agent.planning.demand import Amounts, Pieces
+from edge_agent.planning.amounts import Amounts, Caps, Pieces
 from edge_agent.planning.metrics import evaluate, legs, memory_bytes, resource_loads
 from edge_agent.planning.tables import Floats, Tables
-
-CLOSE = 1e-9
-"""Shares below this are what sums of floats leave."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Caps:
-    """What each single route must keep to; infinity where nothing binds."""
-
-    seconds: float = np.inf
-    joules: float = np.inf
-    size_bytes: float = np.inf
-    loads: Floats
-    """(resources,): seconds that each may be busy per request."""
-    memory: Floats
-    """(pools,): bytes, for all routes together."""
-
-    @classmethod
-    def none(cls, tables: Tables) -> Caps:
-        """Nothing binds."""
-        return cls(
-            loads=np.full(len(tables.resources), np.inf),
-            memory=np.full(len(tables.pools), np.inf),
-        )
-
-    @property
-    def row(self) -> Floats:
-        """(columns,), as in demands.py."""
-        singles = (self.seconds, self.joules, self.size_bytes)
-        return np.concatenate((singles, self.loads, self.memory))
-
-    def allows(self, found: Amounts) -> bool:
-        """Whether a route keeps to them, but for what sums of floats leave."""
-        room = 1.0 + CLOSE
-        return (
-            found.seconds <= self.seconds * room
-            and found.joules <= self.joules * room
-            and found.size_bytes <= self.size_bytes * room
-            and bool((found.loads <= self.loads * room).all())
-            and bool((found.memory <= self.memory * room).all())
-        )
 
 
 def keeps_to(tables: Tables, caps: Caps, route: Route) -> bool:

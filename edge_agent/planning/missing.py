@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from edge_agent.planning.caps import Caps
-from edge_agent.planning.demands import Bottleneck
+from edge_agent.planning.amounts import Bottleneck, Caps
 from edge_agent.planning.labels import best_route
 from edge_agent.planning.present import is_spared
 from edge_agent.planning.shortest import Weights, cheapest

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from edge_agent.planning.amounts import CLOSE, Caps
 from edge_agent.planning.assembly import Assembly
-from edge_agent.planning.caps import CLOSE, Caps, Resident
+from edge_agent.planning.caps import Resident
 from edge_agent.planning.coarse import coarsen, kept_boundaries, refined
 from edge_agent.planning.mixture import Column, Relaxation, Shares, Wish, seeds
 from edge_agent.planning.tables import Tables

@@ -17,8 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from edge_agent.distributions import PlacedFork
-from edge_agent.planning.demand import Amounts, Pieces, amounts
-from edge_agent.planning.caps import CLOSE, Caps
+from edge_agent.planning.amounts import CLOSE, Amounts, Caps, Pieces, amounts
 from edge_agent.planning.packing import Packing
 from edge_agent.planning.shortest import Weights, cheapest
 from edge_agent.planning.tables import Floats, Tables

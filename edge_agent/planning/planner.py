@@ -17,10 +17,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from edge_agent.distributions import Distribution, Infeasible, Route
-from edge_agent.planning.demand import Amounts, Pieces, amounts
+from edge_agent.planning.amounts import CLOSE, Amounts, Bottleneck, Caps, Pieces, amounts
 from edge_agent.planning.branches import fork_options
-from edge_agent.planning.caps import CLOSE, Caps, keeps_to
-from edge_agent.planning.demands import Bottleneck
+from edge_agent.planning.caps import keeps_to
 from edge_agent.planning.labels import best_route
 from edge_agent.planning.metrics import evaluate
 from edge_agent.planning.missing import why_infeasible

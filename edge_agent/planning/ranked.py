@@ -13,7 +13,7 @@ from itertools import count
 
 import numpy as np
 
-from edge_agent.planning.demand import Pieces
+from edge_agent.planning.amounts import Pieces
 from edge_agent.planning.shortest import Paths
 from edge_agent.planning.tables import Floats
 
