@@ -38,8 +38,10 @@ class Levels:
 
     def above(self, arenas: Floats, choices: Ints) -> Ints:
         """The least level that is at least an arena in a choice, for each of (m,)."""
-        found = np.searchsorted(self.sizes, arenas / self.instances[choices] * (1.0 - 1e-12))
-        return np.minimum(found, len(self.sizes) - 1)
+        # Rounded down a little, so that a level is not missed for a division.
+        needs = arenas / self.instances[choices] * (1.0 - 1e-12)
+        found: Ints = np.minimum(np.searchsorted(self.sizes, needs), len(self.sizes) - 1)
+        return found
 
 
 def levels(tables: Tables, most: int) -> Levels:
@@ -138,14 +140,16 @@ def _going_on(paths: LeveledPaths, place: int, tails: Floats) -> Floats:
     reached = np.maximum(np.arange(len(sizes)), own)
     growth = sizes[reached] - sizes
     on: Floats = tails[..., reached] + paths.costs.segment[place][..., None]
-    return on + paths.arena_price[..., None] * growth
+    on += paths.arena_price[..., None] * growth
+    return on
 
 
 def _entering(paths: LeveledPaths, place: int, tails: Floats) -> Floats:
     """(b, c): segment `place` as the first of a subgraph, its arena, and what follows."""
     own = paths.levels.of[place]
     entering: Floats = paths.costs.segment[place] + tails[..., own]
-    return entering + paths.arena_price * paths.levels.sizes[own]
+    entering += paths.arena_price * paths.levels.sizes[own]
+    return entering
 
 
 def leveled(tables: Tables, weights: Weights, known: Levels) -> LeveledPaths:

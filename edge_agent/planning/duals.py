@@ -200,7 +200,7 @@ def priced_bound(
         lengths = centre * _STEPS
         trials = bundle.trials(lengths)
         near = bundle.prices
-        known = len(bundle.seen)
+        met = len(bundle.seen)
         if bundle.look(trials):
             moved = int(np.abs(trials - bundle.prices).sum(axis=1).argmin())
             centre *= 4.0 if moved == len(lengths) - 1 else 0.5 if moved < 3 else 1.0
@@ -209,7 +209,7 @@ def priced_bound(
         gain = bundle.bound - before
         is_stalled = gain <= 1e-7 * max(abs(bundle.bound), abs(before))
         stalls = stalls + 1 if is_stalled and np.allclose(near, bundle.prices) else 0
-        if stalls >= 3 or (is_stalled and len(bundle.seen) == known):
+        if stalls >= 3 or (is_stalled and len(bundle.seen) == met):
             break
     return _bounded(bundle)
 
