@@ -90,7 +90,7 @@ class LeveledPaths:
         devices, rows = tables.device_of, np.arange(len(entering))[:, None]
         best = _least_of(costs.begin[place] + entering, tables.first_of)
         nearest = (costs.send[place] + self.heads[place][:, None, :]).argmin(axis=2)
-        chosen = best[rows, nearest][:, devices]
+        chosen: Ints = best[rows, nearest][:, devices]
         grouped = tables.grouped
         if len(grouped):
             out = (costs.leave[place] + self.exits[place][:, devices])[:, grouped]
