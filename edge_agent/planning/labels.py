@@ -44,8 +44,6 @@ _ROUNDS = 16
 _FIRST_LABELS = 64
 _SCALES = (0.0, 0.4, 0.75, 1.0, 1.4, 2.5)
 """Multiples of the best prices that bound labels: those that have much left of a cap, or little."""
-_STEEP = 10.0
-"""Times the value of a route: a price of all caps together that leads to routes which keep them."""
 # Bounds and values are sums of floats in different orders.
 _ROUNDING = 1e-9
 
@@ -124,7 +122,6 @@ class _Asked:
         if self._is_settled(bounded):
             return
         routes = bounded.routes
-        prices = priced.rows(bounded.prices[None]) - row
         if self.pieces is None and len(capped):
             excess = _excess(capped, self.limit, len(row))
             least = priced_bound(self.tables, excess, self.effort, rounds=_ROUNDS, enough=1e-6)
@@ -133,11 +130,9 @@ class _Asked:
                 return
             self._try_routes(least.routes)
             routes += least.routes
-            steep = excess.rows(least.prices[None]) * ~np.isin(np.arange(len(row)), shared)
-            size = max(aimed(self.tables, self.aim, demanded(self.tables, r)) for r in routes)
-            prices = np.vstack((prices, prices + steep * size, prices + steep * size * _STEEP))
         if self._has_enough() or self.effort.left <= 0:
             return
+        prices = dict(zip(priced.columns.tolist(), bounded.prices / priced.units, strict=True))
         if self.tables.places <= _MOST_BLOCKS:
             self._search(tuple(range(self.tables.places)), prices)
             return
@@ -164,7 +159,7 @@ class _Asked:
                 if value < self.value:
                     self.value, self.pieces = value, pieces
 
-    def _search(self, boundaries: tuple[int, ...], prices: Floats) -> None:
+    def _search(self, boundaries: tuple[int, ...], prices: dict[int, float]) -> None:
         is_whole = len(boundaries) == self.tables.places
         tables = self.tables if is_whole else coarsen(self.tables, boundaries)
         question = _question(tables, self.aim, self.limit, prices, self.bound, self.effort)
@@ -205,7 +200,7 @@ def _question(
     tables: Tables,
     aim: Aim,
     limit: Floats,
-    prices: Floats,
+    prices: dict[int, float],
     bound: float,
     effort: Effort,
 ) -> Question:
@@ -255,20 +250,20 @@ def _bounds(
     looked_at: Ints,
     is_shared: Flags,
     limit: Floats,
-    prices: Floats,
+    prices: dict[int, float],
     first: int,
     known: Steps,
     effort: Effort,
 ) -> tuple[Rows, Finishes]:
-    own, among = prices[0, looked_at], is_shared[looked_at]
+    own = np.array([prices.get(int(j), 0.0) for j in looked_at])
+    among = is_shared[looked_at]
     # What is no longer looked at keeps no price.
     if among.any():
         total = own[among].sum()
         own[among] = own[among] / total if total > 0 else 1.0 / among.sum()
     has_cap = np.isfinite(limit[looked_at])
     scales = [1.0] if among.all() or not own.any() else _SCALES
-    steep = np.where(among, own, prices[1:, looked_at])
-    aims = np.vstack([*(np.where(among, own, own * scale) for scale in scales), steep])
+    aims = np.stack([np.where(among, own, own * scale) for scale in scales])
     # A capped load of which the greatest is aimed at has one price, for the aim.
     off = np.where(has_cap & ~among, aims, 0.0) @ np.where(has_cap, limit[looked_at], 0.0)
     full = np.repeat(row[None], len(aims), axis=0)

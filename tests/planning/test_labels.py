@@ -165,7 +165,7 @@ def crowded(segments: int, devices: int) -> Tables:
                 )
                 for c, which in enumerate(choices)
             ),
-            memory_bytes=int(total * (0.3 + 0.05 * (k % 3))),
+            memory_bytes=int(total * (0.4 + 0.05 * (k % 3))),
         )
         for k in range(devices)
     ]
@@ -222,8 +222,8 @@ def test_what_is_known_already_is_not_looked_for() -> None:
     known = best_route(
         tables, fastest(tables), budgeted(tables), effort=1e6, known=best.value * 0.9
     )
-    assert best.value * 0.9 == pytest.approx(known.bound)
-    assert known.value >= best.value
+    assert best.value * 0.9 * (1 - 1e-9) <= known.bound <= best.value
+    assert known.spent < best.spent
 
 
 def test_a_long_model_is_searched_at_a_few_boundaries() -> None:
