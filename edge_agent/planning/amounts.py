@@ -173,13 +173,8 @@ def demands_of_sends(
     return rows
 
 
-def demanded(
-    tables: Tables, pieces: Sequence[tuple[int, int]], *, by_first: bool = False
-) -> Floats:
-    """(columns,): what a route of (first segment, choice) demands, if it is one.
-
-    `by_first`: an arena is as large as its first segment needs, as `shortest.weigh` has it.
-    """
+def demanded(tables: Tables, pieces: Sequence[tuple[int, int]]) -> Floats:
+    """(columns,): what a route of (first segment, choice) demands, if it is one."""
     row = np.zeros(column_count(tables))
     loads = row[FIRST_LOAD : FIRST_LOAD + len(tables.resources)]
     memory = row[FIRST_LOAD + len(tables.resources) :]
@@ -221,8 +216,10 @@ def demanded(
         row[SECONDS] += run_s
         row[JOULES] += run_s * tables.joules_per_s[choice]
         loads[tables.resource_of[choice]] += run_s * tables.per_round[choice]
-        arenas = tables.arenas[start : start + 1 if by_first else stop, choice]
-        memory[tables.pool_of[choice]] += tables.weights[start:stop, choice].sum() + arenas.max()
+        resident = (
+            tables.weights[start:stop, choice].sum() + tables.arenas[start:stop, choice].max()
+        )
+        memory[tables.pool_of[choice]] += resident
         before = (start, choice)
     return row
 

@@ -12,16 +12,17 @@ eight weightings takes little longer than one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from edge_agent.planning.amounts import as_weights, demanded
-from edge_agent.planning.shortest import Paths, cheapest
+from edge_agent.planning.amounts import as_weights, demanded, memory_columns
+from edge_agent.planning.arenas import Levels, leveled, leveled_units, levels
 from edge_agent.planning.tables import Floats, Ints, Tables
 
 _STEPS = 4.0 ** np.arange(-4.0, 4.0)
 _MOST_CUTS = 48
+_CELLS = 20_000
 _INNER_STEPS = 60
 
 
@@ -118,34 +119,36 @@ class _Bundle:
     tables: Tables
     priced: Priced
     effort: Effort
+    levels: Levels
+    floored: Tables = field(init=False)
     prices: Floats = field(init=False)
     bound: float = -np.inf
     seen: dict[Pieces, None] = field(default_factory=dict)
     heights: list[float] = field(default_factory=list)
     slopes: list[Floats] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.floored = replace(self.tables, arenas=self.levels.floored)
+
     def look(self, prices: Floats) -> bool:
         """Whether one of (b, shared + capped) is better than what was known."""
         rows = self.priced.rows(prices)
-        paths = cheapest(self.tables, as_weights(self.tables, rows))
-        self.effort.spend(sweep_units(self.tables, len(prices)))
-        bounds = paths.totals - self.priced.taken_off(prices)
+        paths = leveled(self.tables, as_weights(self.tables, rows), self.levels)
+        self.effort.spend(leveled_units(self.tables, len(prices), self.levels))
+        totals = paths.totals
+        bounds = totals - self.priced.taken_off(prices)
         best = int(bounds.argmax())
         is_better = bool(bounds[best] > self.bound)
         if is_better:
             self.bound, self.prices = float(bounds[best]), prices[best]
-        for b in range(len(prices)):
-            if np.isfinite(paths.totals[b]):
-                self._add(paths, b)
+        for pieces in paths.routes():
+            if pieces and pieces not in self.seen:
+                self._add(pieces)
         return is_better
 
-    def _add(self, paths: Paths, b: int) -> None:
-        pieces = linear_pieces(paths, b)
-        self.effort.spend(8 * self.tables.places)
-        if pieces in self.seen:
-            return
+    def _add(self, pieces: Pieces) -> None:
         self.seen[pieces] = None
-        amounts = demanded(self.tables, pieces, by_first=True)
+        amounts = demanded(self.floored, pieces)
         priced = self.priced
         self.heights.append(float(priced.aim @ amounts))
         self.slopes.append((amounts[priced.columns] - priced.caps) / priced.units)
@@ -172,21 +175,19 @@ class _Bundle:
         return found
 
 
-def linear_pieces(paths: Paths, b: int) -> Pieces:
-    """The cheapest route of paths without forks."""
-    return tuple(piece for piece in paths.pieces(b) if isinstance(piece, tuple))
-
-
-def sweep_units(tables: Tables, batch: int) -> float:
-    """What a sweep costs."""
-    return tables.places * (25.0 + batch * len(tables.choices) / 8.0)
+def most_levels(tables: Tables) -> int:
+    """How many levels of arenas are worth their time."""
+    return int(np.clip(_CELLS / (tables.places * len(tables.choices)), 2, 16))
 
 
 def priced_bound(
     tables: Tables, priced: Priced, effort: Effort, *, rounds: int, enough: float = np.inf
 ) -> Bounded:
     """The best prices within `rounds` batches; `enough`: a bound of which more is not needed."""
-    bundle = _Bundle(tables=tables, priced=priced, effort=effort)
+    memory = memory_columns(tables)
+    is_sized = priced.aim[memory].any() or np.isin(memory, priced.columns).any()
+    known = levels(tables, most_levels(tables) if is_sized else 1)
+    bundle = _Bundle(tables=tables, priced=priced, effort=effort, levels=known)
     bundle.prices = priced.start()
     bundle.look(bundle.prices[None])
     if bundle.bound == np.inf or not bundle.slopes or not len(priced.columns):
@@ -199,7 +200,7 @@ def priced_bound(
         lengths = centre * _STEPS
         trials = bundle.trials(lengths)
         near = bundle.prices
-        known = len(bundle.seen)
+        met = len(bundle.seen)
         if bundle.look(trials):
             moved = int(np.abs(trials - bundle.prices).sum(axis=1).argmin())
             centre *= 4.0 if moved == len(lengths) - 1 else 0.5 if moved < 3 else 1.0
@@ -208,7 +209,7 @@ def priced_bound(
         gain = bundle.bound - before
         is_stalled = gain <= 1e-7 * max(abs(bundle.bound), abs(before))
         stalls = stalls + 1 if is_stalled and np.allclose(near, bundle.prices) else 0
-        if stalls >= 3 or (is_stalled and len(bundle.seen) == known):
+        if stalls >= 3 or (is_stalled and len(bundle.seen) == met):
             break
     return _bounded(bundle)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edge_agent.planning.amounts import demands_of_runs, demands_of_sends
-from edge_agent.planning.shortest import Paths
+from edge_agent.planning.arenas import LeveledPaths, Levels
 from edge_agent.planning.tables import Floats, Ints, Tables
 
 
@@ -61,94 +61,66 @@ def steps(tables: Tables, mix: Floats, memory_columns: Ints) -> Steps:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Finishes:
-    """The cheapest rests of routes, for `b` weightings."""
+    """The cheapest rests of routes, for `b` weightings, by the level of the arena so far."""
 
     tails: Floats
-    """(n + 1, b, c): what they cost, as in `Paths`."""
-    heads: Floats
-    """(n, b, d)"""
+    """(n + 1, b, c, levels): what they cost, as in `LeveledPaths`."""
     next: Ints
-    """(n, b, c): the choice in which a subgraph begins before segment p; -1: the last goes on."""
+    """(n, b, c, levels): the choice in which a subgraph begins before segment p; -1: the last
+    goes on."""
     demands: Floats
-    """(n + 1, b, c, k): what they demand, but for the arena of the subgraph that goes on."""
+    """(n + 1, b, c, levels, k): what they demand, but for the arena of the subgraph that goes
+    on."""
     arenas: Floats
-    """(n + 1, b, c): most that the rest of the subgraph that goes on needs."""
+    """(n + 1, b, c, levels): most that the rest of the subgraph that goes on needs."""
+    levels: Levels
 
-    def pieces(self, place: int, b: int, choice: int) -> list[tuple[int, int]]:
+    def pieces(self, place: int, b: int, choice: int, level: int) -> list[tuple[int, int]]:
         """(first segment, choice) of what is begun, with segments before `place` done."""
         found = []
         for at in range(place, len(self.next)):
-            begun = int(self.next[at, b, choice])
+            begun = int(self.next[at, b, choice, level])
+            own = int(self.levels.of[at])
+            level = own if begun >= 0 else max(level, own)
             if begun >= 0:
                 choice = begun
                 found.append((at, choice))
         return found
 
 
-def finishes(paths: Paths, known: Steps) -> Finishes:
-    """What the cheapest rests of `paths`, which are without forks, demand."""
-    tables, tails = paths.tables, paths.tails
-    n, batch, count = tables.places, tails.shape[1], len(tables.choices)
-    following = np.full((n, batch, count), -1)
-    demands = np.zeros((n + 1, batch, count, known.run.shape[1]))
-    arenas = np.zeros((n + 1, batch, count))
-    demands[n] = known.last[tables.device_of]
+def finishes(paths: LeveledPaths, known: Steps) -> Finishes:
+    """What the cheapest rests of `paths` demand."""
+    tables, tails, of = paths.tables, paths.tails, paths.levels.of
+    n = tables.places
+    following = np.full((n, *tails.shape[1:]), -1)
+    demands = np.zeros((*tails.shape, known.run.shape[1]))
+    arenas = np.zeros(tails.shape)
+    demands[n] = known.last[tables.device_of][:, None]
     overhead = tables.overhead[:, None] * known.run
-    rows = np.arange(batch)[:, None]
-    group_of = np.full(count, -1)
+    rows = np.arange(tails.shape[1])[:, None]
+    group_of = np.full(len(tables.choices), -1)
     group_of[tables.grouped] = tables.group_of
     devices = tables.device_of
+    every = np.arange(tails.shape[3])
     for place in range(n - 1, -1, -1):
-        going_on = demands[place + 1] + known.on(place)
-        arena = np.maximum(arenas[place + 1], tables.arenas[place])
-        follows = _following(paths, place)
-        border = (tables.border[place])[:, None] * known.run
-        inner = (tables.inner[place])[:, None] * known.run
-        begun = going_on + overhead + arena[..., None] * known.memory
-        taken = np.maximum(follows, 0)
+        own, on = int(of[place]), known.on(place)
+        need = tables.arenas[place]
+        reached = np.maximum(every, own)
+        going_on = demands[place + 1][..., reached, :] + on[:, None]
+        arena = np.maximum(arenas[place + 1][..., reached], need[:, None])
+        taken = paths.next_choices(place)
+        first_arena = np.maximum(arenas[place + 1][..., own], need)
+        begun = demands[place + 1][..., own, :] + on + overhead
+        begun += first_arena[..., None] * known.memory
         is_inner = (group_of >= 0) & (group_of == group_of[taken])
+        border = tables.border[place][:, None] * known.run
+        inner = tables.inner[place][:, None] * known.run
         crossing = np.where(is_inner[..., None], inner + inner[taken], border + border[taken])
-        sent = known.send[place][devices, devices[taken]]
-        is_over = follows >= 0
-        demands[place] = np.where(
-            is_over[..., None], begun[rows, taken] + crossing + sent, going_on
-        )
+        over = begun[rows, taken] + crossing + known.send[place][devices, devices[taken]]
+        is_over = paths.going_on(place) > tails[place]
+        demands[place] = np.where(is_over[..., None], over[:, :, None], going_on)
         arenas[place] = np.where(is_over, 0.0, arena)
-        following[place] = follows
-    return Finishes(tails=tails, heads=paths.heads, next=following, demands=demands, arenas=arenas)
-
-
-def _following(paths: Paths, place: int) -> Ints:
-    """(b, c): what `Finishes.next` has, chosen as `Paths.pieces` does."""
-    tables, costs = paths.tables, paths.costs
-    on = costs.segment[place] + paths.tails[place + 1]
-    devices = tables.device_of
-    begun = costs.begin[place] + on
-    best = np.stack(
-        [
-            first + part.argmin(axis=1)
-            for first, part in zip(
-                tables.first_of, np.split(begun, tables.first_of[1:], axis=1), strict=True
-            )
-        ],
-        axis=1,
+        following[place] = np.where(is_over, taken[..., None], -1)
+    return Finishes(
+        tails=tails, next=following, demands=demands, arenas=arenas, levels=paths.levels
     )
-    nearest = (costs.send[place] + paths.heads[place][:, None, :]).argmin(axis=2)
-    rows = np.arange(len(on))[:, None]
-    entered = best[rows, nearest][:, devices]
-    grouped = tables.grouped
-    if len(grouped):
-        out = (costs.leave[place] + paths.exits[place][:, devices])[:, grouped]
-        inside = costs.inner_begin[place] + on[:, grouped]
-        parts = np.split(inside, tables.group_starts[1:], axis=1)
-        mates = np.stack(
-            [
-                start + part.argmin(axis=1)
-                for start, part in zip(tables.group_starts, parts, strict=True)
-            ],
-            axis=1,
-        )[:, tables.group_of]
-        is_mate = inside[rows, mates] + costs.inner_leave[place] < out
-        entered[:, grouped] = np.where(is_mate, grouped[mates], entered[:, grouped])
-    found: Ints = np.where(on <= paths.tails[place], -1, entered)
-    return found

@@ -37,7 +37,7 @@ class Rows:
     aims: int
     """How many rows bound the aim."""
     tails: Floats
-    """(n + 1, rows, c): the least that is still to come."""
+    """(n + 1, rows, c, levels): the least that is still to come, by the level of the arena."""
     heads: Floats
     """(n, rows, d)"""
 
@@ -260,7 +260,7 @@ class Search:
         (rows, 1)."""
         question, rows = self.question, self.question.rows
         size = len(labels)
-        self.effort.spend(size * (0.3 + 0.004 * rows.weights.size))
+        self.effort.spend(size * (0.6 + 0.008 * rows.weights.size))
         sums = rows.weights @ labels.columns.T + rest
         aims = rows.aims
         best = self._enough()
@@ -280,7 +280,10 @@ class Search:
         """After segment `place`: what is worth going on with."""
         question = self.question
         tails = question.rows.tails[place + 1]
-        labels = self._promising(labels, tails[:, labels.choice])
+        above = question.finishes.levels.above
+        labels = self._promising(
+            labels, tails[:, labels.choice, above(labels.arena, labels.choice)]
+        )
         parts = []
         for choice in np.unique(labels.choice):
             part = labels.taken(labels.choice == choice)
@@ -317,20 +320,21 @@ class Search:
         question = self.question
         ends = question.finishes
         at = place + 1
-        self.effort.spend(len(labels) * ends.tails.shape[1] * (0.2 + 0.02 * len(question.caps)))
+        self.effort.spend(len(labels) * ends.tails.shape[1] * (0.3 + 0.04 * len(question.caps)))
         choice = labels.choice
+        level = ends.levels.above(labels.arena, choice)
         memory = question.steps.memory[choice]
         for b in range(ends.tails.shape[1]):
-            more = np.maximum(ends.arenas[at, b, choice] - labels.arena, 0.0)
-            columns = labels.columns + ends.demands[at, b, choice] + more[:, None] * memory
+            more = np.maximum(ends.arenas[at, b, choice, level] - labels.arena, 0.0)
+            columns = labels.columns + ends.demands[at, b, choice, level] + more[:, None] * memory
             values = question.values(columns)
             values = np.where((columns <= question.caps).all(axis=1), values, np.inf)
-            values = np.where(np.isfinite(ends.tails[at, b, choice]), values, np.inf)
+            values = np.where(np.isfinite(ends.tails[at, b, choice, level]), values, np.inf)
             row = int(values.argmin())
             if values[row] < self._enough():
                 self.best = float(values[row])
                 begun = self._pieces(labels, row, place)
-                self.found = (*begun, *ends.pieces(at, b, int(choice[row])))
+                self.found = (*begun, *ends.pieces(at, b, int(choice[row]), int(level[row])))
 
     def _pieces(self, labels: _Labels, row: int, place: int) -> list[tuple[int, int]]:
         chosen = [int(labels.choice[row])]
@@ -372,7 +376,7 @@ class Search:
 def _undominated(columns: Floats, least: Floats, effort: Effort) -> Ints:
     """Rows of `columns` of which no earlier row has at most what `least` has for them."""
     count, width = columns.shape
-    effort.spend(40.0)
+    effort.spend(100.0)
     if not width:
         return np.zeros(1, np.int64)
     kept = np.zeros(0, np.int64)
@@ -381,7 +385,7 @@ def _undominated(columns: Floats, least: Floats, effort: Effort) -> Ints:
         if len(kept):
             rows = rows[~_beaten(columns[kept], least[rows])]
         earlier = _beaten(columns[rows], least[rows], is_same=True)
-        effort.spend((len(kept) * _BLOCK + len(rows) ** 2) * width / 3000.0 + 10.0)
+        effort.spend((len(kept) * _BLOCK + len(rows) ** 2) * width / 1500.0 + 50.0)
         kept = np.concatenate((kept, rows[~earlier]))
     return kept
 
@@ -393,8 +397,7 @@ def _beaten(columns: Floats, least: Floats, *, is_same: bool = False) -> Flags:
         as_good = np.triu(as_good, k=1)
     for k in range(columns.shape[1]):
         as_good &= columns[:, k, None] <= least[None, :, k]
-    found: Flags = as_good.any(axis=0)
-    return found
+    return np.asarray(as_good.any(axis=0))
 
 
 def _joined(parts: list[_Labels]) -> _Labels:

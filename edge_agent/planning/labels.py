@@ -25,18 +25,18 @@ from edge_agent.planning.amounts import (
     limits,
     memory_columns,
 )
+from edge_agent.planning.arenas import leveled, leveled_units, levels
 from edge_agent.planning.coarse import coarsen, kept_boundaries, refined
 from edge_agent.planning.duals import (
     Bounded,
     Effort,
     Pieces,
     Priced,
+    most_levels,
     priced_bound,
-    sweep_units,
 )
 from edge_agent.planning.finishes import Finishes, Steps, finishes, steps
 from edge_agent.planning.label_search import Flags, Question, Rows, Search
-from edge_agent.planning.shortest import cheapest
 from edge_agent.planning.tables import Floats, Ints, Tables
 
 _MOST_BLOCKS = 48
@@ -268,13 +268,15 @@ def _bounds(
     off = np.where(has_cap & ~among, aims, 0.0) @ np.where(has_cap, limit[looked_at], 0.0)
     full = np.repeat(row[None], len(aims), axis=0)
     full[:, looked_at] += aims
-    paths = cheapest(tables, as_weights(tables, full))
-    effort.spend(sweep_units(tables, len(aims)) * 3)
+    is_sized = bool((known.pool >= 0).any())
+    grid = levels(tables, most_levels(tables) if is_sized else 1)
+    paths = leveled(tables, as_weights(tables, full), grid)
+    effort.spend(leveled_units(tables, len(aims), grid) * 3)
     alone = looked_at[has_cap]
     single = np.zeros((len(alone), len(row)))
     single[np.arange(len(alone)), alone] = 1.0
-    rest = cheapest(tables, as_weights(tables, single)) if len(alone) else None
-    effort.spend(sweep_units(tables, len(alone)))
+    rest = leveled(tables, as_weights(tables, single), grid) if len(alone) else None
+    effort.spend(leveled_units(tables, len(alone), grid))
     weights = np.zeros((len(aims), first + len(looked_at)))
     weights[:, :first] = 1.0
     weights[:, first:] = aims + row[looked_at] * np.isin(looked_at, memory_columns(tables))
@@ -304,9 +306,10 @@ def _most_to_come(tables: Tables, columns: Ints, effort: Effort) -> Floats:
     if len(others):
         longest = np.zeros((len(others), len(tables.resources) + len(tables.pools) + 3))
         longest[np.arange(len(others)), columns[others]] = -1.0
-        paths = cheapest(tables, as_weights(tables, longest))
-        effort.spend(sweep_units(tables, len(others)))
-        for part in (paths.tails, paths.exits, paths.heads):
+        flat = levels(tables, 1)
+        paths = leveled(tables, as_weights(tables, longest), flat)
+        effort.spend(leveled_units(tables, len(others), flat))
+        for part in (paths.tails[..., 0], paths.exits, paths.heads):
             worst = np.where(np.isfinite(part), -part, 0.0).max(axis=2)
             at_place = most[: len(worst)]
             at_place[:, others] = np.maximum(at_place[:, others], worst)
