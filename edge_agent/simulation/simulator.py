@@ -31,7 +31,7 @@ from edge_agent.simulation.traces import Change, check_trace
 from edge_agent.simulation.workloads import ClosedLoop, Lone, OpenLoop, Routing, Turns, Workload
 
 MOST_IN_FLIGHT = 2000
-LEAST_REQUESTS = 240
+LEAST_REQUESTS = 400
 """Of a closed loop that is not told how many."""
 
 
@@ -98,7 +98,7 @@ class _Question:
         in_flight = workload.in_flight or self._saturating(took_s, alone)
         requests = workload.requests
         if workload.duration_s is None:
-            requests = requests or max(LEAST_REQUESTS, 6 * in_flight)
+            requests = requests or max(LEAST_REQUESTS, 10 * in_flight)
         elif requests is None and any(
             s == 0.0 for s, share in zip(took_s, self.shares, strict=True) if share > 0
         ):
