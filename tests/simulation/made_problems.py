@@ -117,9 +117,7 @@ def device(
         id=name,
         units=(
             PlannedUnit(id=HOST_UNIT, idle_w=host_w[0], busy_w=host_w[1]),
-            PlannedUnit(
-                id=NPU, idle_w=npu_w[0], busy_w=npu_w[1], memory_bytes=npu_memory_bytes
-            ),
+            PlannedUnit(id=NPU, idle_w=npu_w[0], busy_w=npu_w[1], memory_bytes=npu_memory_bytes),
         ),
         times=profiles,
         memory_bytes=1 << 30,
@@ -194,8 +192,7 @@ def two_devices(
 ) -> Problem:
     """Two segments, and two devices with one core each; both can run both."""
     both = [
-        device(name, times(host(), [took_s, took_s]))
-        for name, took_s in ((A, at_a_s), (B, at_b_s))
+        device(name, times(host(), [took_s, took_s])) for name, took_s in ((A, at_a_s), (B, at_b_s))
     ]
     links = [
         link(
