@@ -55,7 +55,7 @@ def _check_time(where: str, at_s: float) -> None:
 def check_trace(problem: Problem, trace: Sequence[Change]) -> None:
     """Raises: ValueError if a change is of what the problem has not."""
     devices = {device.id: device for device in problem.devices}
-    links = {(link.source, link.target) for link in problem.links}
+    links = [(link.source, link.target) for link in problem.links]
     for change in trace:
         match change:
             case DeviceChange():

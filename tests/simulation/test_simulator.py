@@ -53,7 +53,7 @@ def agree(made: Problem, routes: Sequence[Route], seen: Simulated) -> None:
     assert seen.metrics.throughput_per_s <= predicted.throughput_per_s * 1.01
 
 
-@settings(max_examples=25)
+@settings(max_examples=8)
 @given(st.data())
 def test_a_chain_gives_what_is_predicted(data: st.DataObject) -> None:
     made = data.draw(made_chains.problems())
@@ -61,7 +61,7 @@ def test_a_chain_gives_what_is_predicted(data: st.DataObject) -> None:
     agree(made, routes, simulate(made, routes, ClosedLoop(), transport=AS_PREDICTED))
 
 
-@settings(max_examples=25)
+@settings(max_examples=8)
 @given(st.data())
 def test_links_on_one_medium_give_what_is_predicted(data: st.DataObject) -> None:
     made = data.draw(made_chains.problems(media=True))
@@ -70,7 +70,7 @@ def test_links_on_one_medium_give_what_is_predicted(data: st.DataObject) -> None
 
 
 @pytest.mark.long
-@settings(max_examples=2000)
+@settings(max_examples=400)
 @given(st.data())
 def test_many_chains_give_what_is_predicted(data: st.DataObject) -> None:
     made = data.draw(made_chains.problems(media=data.draw(st.booleans())))
@@ -195,7 +195,7 @@ def test_two_transfers_share_a_medium(chunk_bytes: int) -> None:
         medium="wifi",
         chunk_bytes=chunk_bytes,
     )
-    rate = simulate(made, A_THEN_B, ClosedLoop()).metrics.throughput_per_s
+    rate = simulate(made, A_THEN_B, ClosedLoop(requests=80)).metrics.throughput_per_s
     assert 25.0 * 0.95 <= rate <= 25.0 * 1.01
 
 
@@ -225,18 +225,18 @@ def test_replicas_take_their_shares_and_together_give_the_sum() -> None:
     assert taken.count(0) / len(taken) == pytest.approx(2 / 3, abs=0.02)
 
 
-@settings(max_examples=15)
+@settings(max_examples=5)
 @given(st.data())
 def test_routes_with_shares_give_what_is_predicted(data: st.DataObject) -> None:
     made = data.draw(made_chains.problems())
     first = data.draw(st.sampled_from([0.5, 0.25, 0.6]))
     routes = tuple(data.draw(made_chains.routes(made, share=share)) for share in (first, 1 - first))
-    seen = simulate(made, routes, ClosedLoop(requests=2000), transport=AS_PREDICTED).metrics
+    seen = simulate(made, routes, ClosedLoop(requests=800), transport=AS_PREDICTED).metrics
     predicted = evaluate(made, routes)
     assert seen.latency_s == pytest.approx(predicted.latency_s)
     assert seen.peak_memory_bytes == pytest.approx(predicted.peak_memory_bytes)
-    assert seen.energy_joules == pytest.approx(predicted.energy_joules, rel=0.02)
-    assert seen.wire_bytes == pytest.approx(predicted.wire_bytes, rel=0.02)
+    assert seen.energy_joules == pytest.approx(predicted.energy_joules, rel=0.03)
+    assert seen.wire_bytes == pytest.approx(predicted.wire_bytes, rel=0.03)
     assert 0.95 <= seen.throughput_per_s / predicted.throughput_per_s <= 1.01
 
 
