@@ -35,7 +35,9 @@ class Numbers:
 
     def memory(self, rng: random.Random, total: int) -> int:
         """A budget around what halves of the model need."""
-        return round(rng.choice((0.0, 0.3, 0.5, 0.6, 0.8, 1.0, 1.2, 1.6)) * (total + 1_000_000))
+        return round(
+            rng.choice((0.0, 0.4, 0.6, 0.7, 0.8, 1.0, 1.2, 1.6, 2.5)) * (total + 2_000_000)
+        )
 
     def watts(self, rng: random.Random) -> float:
         """Of a unit."""

@@ -40,6 +40,7 @@ from tests.planning.oracle.routes_made import random_route, route_bound
 MOST_COMBINATIONS = 1300
 """Of configurations over the segments of a small problem without tight memory."""
 MOST_COMBINATIONS_TIGHT = 260
+MOST_COMBINATIONS_TIGHT_WITH_FORKS = 81
 NAMES = ("a", "b", "c", "d", "e", "f", "g", "h")
 
 
@@ -53,13 +54,15 @@ def small_problem(rng: random.Random) -> Problem:
     that a problem can have."""
     numbers = Numbers.pick(rng)
     count = rng.choice((2, 2, 3, 3, 3, 4, 4, 5, 6))
-    is_tight = rng.random() < 0.35
+    is_tight = rng.random() < 0.3
     forks = rng.random() < 0.3
-    most = MOST_COMBINATIONS_TIGHT if is_tight or forks else MOST_COMBINATIONS
+    most = (MOST_COMBINATIONS, MOST_COMBINATIONS_TIGHT, MOST_COMBINATIONS_TIGHT_WITH_FORKS)[
+        is_tight + forks
+    ]
     summary = _summary(rng, numbers, count, forks=rng.choice((1, 1, 2)) if forks else 0)
     devices = [
         _device(rng, numbers, summary, NAMES[i], most_configurations=3)
-        for i in range(rng.choice((1, 2, 2, 3, 3, 4)))
+        for i in range(rng.choice((1, 2, 2, 3, 3, 4, 4)))
     ]
     while sum(len(d.times) for d in devices) ** count > most:
         fullest = max(range(len(devices)), key=lambda i: len(devices[i].times))
@@ -174,7 +177,7 @@ def _with_forks(
 
 def _fork(rng: random.Random, inside: Sequence[Segment], before: int, after: int) -> Fork:
     """Branches that own whole segments where there are enough, else shares of each."""
-    count = 2 if rng.random() < 0.85 else 3
+    count = 2 if rng.random() < 0.9 else 3
     if len(inside) >= count and rng.random() < 0.6:
         owners = [*range(count), *(rng.randrange(count) for _ in inside[count:])]
         rng.shuffle(owners)
@@ -274,7 +277,7 @@ def _times(
 ) -> SegmentTimes:
     count = len(summary.segments)
     refused: tuple[int, ...] = ()
-    if not is_plain and not which.falls_back and rng.random() < 0.12:
+    if not is_plain and not which.falls_back and rng.random() < 0.08:
         refused = tuple(sorted(rng.sample(range(count), rng.choice((1, 1, min(2, count - 1))))))
     border = numbers.border_s_per_byte(rng)
     return SegmentTimes(
@@ -376,16 +379,16 @@ def _statistics(
 def _pins(
     rng: random.Random, summary: ModelSummary, devices: Sequence[PlannedDevice]
 ) -> tuple[SegmentPin, ...]:
-    if rng.random() > 0.15:
+    if rng.random() > 0.1:
         return ()
     found = []
     for _ in range(rng.choice((1, 1, 2))):
-        device = rng.choice(devices)
+        device = rng.choice([d for d in devices if d.times] or devices)
         found.append(
             SegmentPin(
                 segment=rng.randrange(len(summary.segments)),
                 device=device.id,
-                unit=rng.choice((None, device.units[0].id, device.units[-1].id)),
+                unit=rng.choice((None, *(t.configuration.unit for t in device.times))),
                 pattern="node*",
             )
         )
@@ -396,7 +399,11 @@ def _bounds(rng: random.Random, numbers: Numbers, problem: Problem) -> tuple[Bou
     if rng.random() > 0.4:
         return ()
     found = []
-    for target in rng.sample(list(Target), rng.choice((1, 1, 2))):
+    # Bounds on the throughput make mixtures of what is otherwise one route.
+    targets = set(rng.sample(list(Target), rng.choice((1, 1, 2))))
+    if rng.random() < 0.4:
+        targets.add(Target.THROUGHPUT)
+    for target in sorted(targets):
         route = random_route(rng, problem)
         limit = numbers.seconds(rng) if route is None else route_bound(rng, problem, route, target)
         found.append(Bound(target=target, limit=limit))
