@@ -84,7 +84,9 @@ class Program:
             ("dual_feasibility_tolerance", 1e-9),
         ):
             solver.setOptionValue(option, setting)
-        solver.passModel(lp)
+        status = solver.passModel(lp)
+        # A warning is that numbers below 1e-9 count as 0.
+        assert status != highspy.HighsStatus.kError, "it cannot be solved with these numbers"
         solver.run()
         status = solver.getModelStatus()
         if status in (

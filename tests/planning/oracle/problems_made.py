@@ -34,7 +34,7 @@ from edge_agent.subgraphs import (
     SegmentRange,
 )
 from edge_agent.tensors import TensorName
-from tests.planning.oracle.numbers_made import Numbers
+from tests.planning.oracle.numbers_made import KINDS, Numbers
 from tests.planning.oracle.routes_made import random_route, route_bound
 
 MOST_COMBINATIONS = 1300
@@ -49,10 +49,10 @@ def small_problems() -> st.SearchStrategy[Problem]:
     return st.randoms(use_true_random=False).map(small_problem)
 
 
-def small_problem(rng: random.Random) -> Problem:
+def small_problem(rng: random.Random, kinds: Sequence[str] = KINDS) -> Problem:
     """2 to 6 segments, 1 to 4 devices, 1 to 3 configurations each, and now and then everything
     that a problem can have."""
-    numbers = Numbers.pick(rng)
+    numbers = Numbers.pick(rng, kinds)
     count = rng.choice((2, 2, 3, 3, 3, 4, 4, 5, 6))
     is_tight = rng.random() < 0.3
     forks = rng.random() < 0.3
