@@ -69,16 +69,11 @@ def may_run(problem: Problem, device: DeviceId, times: SegmentTimes, segment: in
     )
 
 
-def may_run_branch(
-    problem: Problem, device: DeviceId, times: SegmentTimes, fork: int, branch: int
-) -> bool:
-    """Whether a branch may run so: what it has a part of must be allowed."""
-    found = problem.summary.forks[fork]
-    return all(
-        may_run(problem, device, times, found.segments.start + at)
-        for at, part in enumerate(found.branches[branch].work)
-        if part > 0
-    )
+def may_run_arm(problem: Problem, device: DeviceId, times: SegmentTimes, fork: int) -> bool:
+    """Whether an arm of a fork may run so, whatever its branches: segments are refused and pinned
+    as wholes."""
+    inside = problem.summary.forks[fork].segments
+    return all(may_run(problem, device, times, i) for i in range(inside.start, inside.stop))
 
 
 def may_send(problem: Problem, source: DeviceId, target: DeviceId, size: int | None) -> bool:
@@ -205,10 +200,9 @@ def _arm_faults(
         return
     if is_only_whole(times):
         yield f"{step}: an arm in a configuration that runs the whole model only"
+    if not may_run_arm(problem, arm.device, times, step.fork):
+        yield f"{step}: a segment of the fork may not run on {arm.device}/{arm.configuration}"
     branches = problem.summary.forks[step.fork].branches
-    for branch in arm.branches:
-        if not may_run_branch(problem, arm.device, times, step.fork, branch):
-            yield f"{step}: branch {branch} may not run on {arm.device}/{arm.configuration}"
     if arm.device != step.home:
         brings = sum(branches[b].input_bytes for b in arm.branches)
         returns = sum(branches[b].output_bytes for b in arm.branches)

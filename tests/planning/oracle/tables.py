@@ -22,7 +22,7 @@ from tests.planning.oracle.legality import (
     is_idle,
     is_only_whole,
     may_run,
-    may_run_branch,
+    may_run_arm,
     may_send,
     may_use,
 )
@@ -202,7 +202,7 @@ class Tables:
     def _may_be(self, fork: int, home: DeviceId, arm: PlacedArm, times: SegmentTimes) -> bool:
         problem = self.problem
         branches = problem.summary.forks[fork].branches
-        if not all(may_run_branch(problem, arm.device, times, fork, b) for b in arm.branches):
+        if not may_run_arm(problem, arm.device, times, fork):
             return False
         if arm.device == home:
             return True
