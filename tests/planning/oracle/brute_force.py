@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain, combinations, pairwise
 
 import numpy as np
@@ -281,6 +282,12 @@ class BruteForce:
                     )
         return found
 
+    @cached_property
+    def quickest(self) -> Mixture:
+        """The mixture of most throughput."""
+        return self._least_busy(np.arange(len(self.costs)))
+
+    @cached_property
     def residency(self) -> Residency:
         """What each route needs in memory, of all routes."""
         names: dict[object, int] = {}
@@ -328,7 +335,7 @@ class BruteForce:
         return Optimum(value=float(values[index]), routes=(self.route(index),))
 
     def _most_throughput(self, rate: float | None) -> Optimum | None:
-        best = self._least_busy(np.arange(len(self.costs)))
+        best = self.quickest
         if rate is not None:
             self.is_close |= abs(best.value * rate - 1) < 1e-6
             if best.value * rate > 1 + TOLERANCE:
@@ -356,14 +363,13 @@ class BruteForce:
         best = _renamed(least_busy(loads), among)
         if self._fits(best):
             return best
-        residency = _part(self.residency(), among)
+        residency = _part(self.residency, among)
         return _renamed(least_busy(loads, residency, self.problem.most_routes), among)
 
     def _with_rate(self, target: Target, values: Floats, rate: float) -> Optimum | None:
         """The best at which so many requests per second go through."""
         loads = self.costs[:, BUSY:]
-        every = np.arange(len(self.costs))
-        quickest = self._least_busy(every)
+        quickest = self.quickest
         self.is_close |= abs(quickest.value * rate - 1) < 1e-6
         if quickest.value * rate > 1 + TOLERANCE:
             return None
@@ -380,14 +386,14 @@ class BruteForce:
             case Target.LATENCY:
                 return self._least_latency(values, rate)
             case Target.MEMORY:
-                found = least_peak(loads, rate, self.residency(), self.problem.most_routes)
+                found = least_peak(loads, rate, self.residency, self.problem.most_routes)
                 # Rounding may hide one that just fits.
                 return (
                     None if found is None else Optimum(value=found.value, routes=self._mixed(found))
                 )
         found = cheapest(values, loads, rate)
         if found is not None and not self._fits(found):
-            found = cheapest(values, loads, rate, self.residency(), self.problem.most_routes)
+            found = cheapest(values, loads, rate, self.residency, self.problem.most_routes)
         return None if found is None else Optimum(value=found.value, routes=self._mixed(found))
 
     def _least_latency(self, values: Floats, rate: float) -> Optimum:
