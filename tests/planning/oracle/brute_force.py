@@ -314,6 +314,13 @@ class BruteForce:
             budgets=self.tables.budgets,
         )
 
+    @cached_property
+    def binding(self) -> Residency | None:
+        """As `residency`; None if all routes together fit."""
+        every = self.residency
+        most = np.bincount(every.pools, every.sizes, minlength=len(every.budgets))
+        return every if (most > every.budgets).any() else None
+
     def optimum(self, target: Target) -> Optimum | None:
         """The best for a target; None if nothing keeps to everything."""
         if not len(self.costs):
@@ -363,7 +370,7 @@ class BruteForce:
         best = _renamed(least_busy(loads), among)
         if self._fits(best):
             return best
-        residency = _part(self.residency, among)
+        residency = None if self.binding is None else _part(self.binding, among)
         return _renamed(least_busy(loads, residency, self.problem.most_routes), among)
 
     def _with_rate(self, target: Target, values: Floats, rate: float) -> Optimum | None:
@@ -393,7 +400,7 @@ class BruteForce:
                 )
         found = cheapest(values, loads, rate)
         if found is not None and not self._fits(found):
-            found = cheapest(values, loads, rate, self.residency, self.problem.most_routes)
+            found = cheapest(values, loads, rate, self.binding, self.problem.most_routes)
         return None if found is None else Optimum(value=found.value, routes=self._mixed(found))
 
     def _least_latency(self, values: Floats, rate: float) -> Optimum:

@@ -120,7 +120,7 @@ def least_busy(
     if best == 0.0 or most_routes == 1:
         return Mixture(value=best, shares={first: 1.0})
     kept = np.flatnonzero(alone <= best * HOPELESS)
-    if residency is None and most_routes is None:
+    if residency is None:
         kept = kept[undominated(loads[kept])]
     scaled = loads[kept] / best
     program = Program()
@@ -157,7 +157,7 @@ def cheapest(
         if scale == 0.0:
             return Mixture(value=0.0, shares=best.shares)
         kept = np.flatnonzero((busy.max(axis=1) <= HOPELESS) & (costs <= scale * HOPELESS))
-        if residency is None and most_routes is None:
+        if residency is None:
             kept = kept[undominated(np.column_stack([costs[kept], loads[kept]]))]
         program = Program()
         shares = program.add_columns(costs[kept] / scale)

@@ -38,9 +38,9 @@ from tests.planning.oracle.numbers_made import KINDS, Numbers
 from tests.planning.oracle.routes_made import random_route, route_bound
 
 MOST_COMBINATIONS = 1300
-"""Of configurations over the segments of a small problem without tight memory."""
-MOST_COMBINATIONS_TIGHT = 260
-MOST_COMBINATIONS_TIGHT_WITH_FORKS = 81
+"""Of configurations over the segments of a small problem; fewer with tight memory or forks."""
+MOST_COMBINATIONS_HARDER = 260
+MOST_COMBINATIONS_HARDEST = 81
 NAMES = ("a", "b", "c", "d", "e", "f", "g", "h")
 
 
@@ -55,11 +55,11 @@ def small_problem(rng: random.Random, kinds: Sequence[str] = KINDS) -> Problem:
     numbers = Numbers.pick(rng, kinds)
     count = rng.choice((2, 2, 3, 3, 3, 4, 4, 5, 6))
     is_tight = rng.random() < 0.3
-    forks = rng.random() < 0.3
-    most = (MOST_COMBINATIONS, MOST_COMBINATIONS_TIGHT, MOST_COMBINATIONS_TIGHT_WITH_FORKS)[
-        is_tight + forks
+    forks = rng.choice((1, 1, 2)) if rng.random() < 0.3 else 0
+    most = (MOST_COMBINATIONS, MOST_COMBINATIONS_HARDER, MOST_COMBINATIONS_HARDEST)[
+        min(is_tight + forks, 2)
     ]
-    summary = _summary(rng, numbers, count, forks=rng.choice((1, 1, 2)) if forks else 0)
+    summary = _summary(rng, numbers, count, forks=forks)
     devices = [
         _device(rng, numbers, summary, NAMES[i], most_configurations=3)
         for i in range(rng.choice((1, 2, 2, 3, 3, 4, 4)))
@@ -348,10 +348,8 @@ def _around(
         most_routes=rng.choice((None, None, None, None, None, None, None, 1, 2)),
         with_branches=rng.random() < 0.9,
     )
-    if (
-        problem.most_routes == 2
-        and sum(len(d.times) for d in devices) ** len(summary.segments) > 100
-    ):
+    combinations = sum(len(d.times) for d in devices) ** len(summary.segments)
+    if problem.most_routes == 2 and (combinations > 64 or summary.forks):
         problem = replace(problem, most_routes=None)
     return replace(problem, bounds=_bounds(rng, numbers, problem))
 
