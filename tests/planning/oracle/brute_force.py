@@ -109,8 +109,9 @@ class BruteForce:
         raise IndexError(index)
 
     def _keep_to_bounds(self) -> None:
-        keeps = (self.used <= self.tables.budgets).all(axis=1) if len(self.used) else []
-        keeps = np.array(keeps, dtype=bool)
+        keeps = np.ones(len(self.used), dtype=bool)
+        if len(self.used):
+            keeps = (self.used <= self.tables.budgets).all(axis=1)
         for target, column in MEASURES.items():
             limit = self.problem.bound(target)
             if limit is None:
@@ -335,8 +336,8 @@ class BruteForce:
 
     def _values(self, target: Target) -> Floats:
         if target is Target.MEMORY:
-            return self.used.max(axis=1)
-        return self.costs[:, MEASURES[target]]
+            return np.asarray(self.used.max(axis=1), dtype=float)
+        return np.asarray(self.costs[:, MEASURES[target]])
 
     def _single(self, index: int, values: Floats) -> Optimum:
         return Optimum(value=float(values[index]), routes=(self.route(index),))
@@ -389,18 +390,17 @@ class BruteForce:
         if self.problem.most_routes == 1:
             kept = np.flatnonzero(alone)
             return self._single(int(kept[values[kept].argmin()]), values)
-        match target:
-            case Target.LATENCY:
-                return self._least_latency(values, rate)
-            case Target.MEMORY:
-                found = least_peak(loads, rate, self.residency, self.problem.most_routes)
-                # Rounding may hide one that just fits.
-                return (
-                    None if found is None else Optimum(value=found.value, routes=self._mixed(found))
-                )
+        if target is Target.LATENCY:
+            return self._least_latency(values, rate)
+        most = self.problem.most_routes
+        if target is Target.MEMORY:
+            return self._optimum(least_peak(loads, rate, self.residency, most))
         found = cheapest(values, loads, rate)
         if found is not None and not self._fits(found):
-            found = cheapest(values, loads, rate, self.binding, self.problem.most_routes)
+            found = cheapest(values, loads, rate, self.binding, most)
+        return self._optimum(found)
+
+    def _optimum(self, found: Mixture | None) -> Optimum | None:
         return None if found is None else Optimum(value=found.value, routes=self._mixed(found))
 
     def _least_latency(self, values: Floats, rate: float) -> Optimum:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 
 from edge_agent.devices import DeviceId
 from edge_agent.distributions import PlacedArm, PlacedFork, PlacedSubgraph, Route, Step
@@ -162,7 +162,7 @@ def _subgraph_faults(problem: Problem, target: Target, step: PlacedSubgraph) -> 
 
 def _configuration_faults(
     problem: Problem, target: Target, device: DeviceId, which: Configuration
-) -> Iterator[str]:
+) -> Generator[str, None, SegmentTimes | None]:
     where = problem.device(device)
     for times in where.times:
         if times.configuration == which:

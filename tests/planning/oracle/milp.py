@@ -181,9 +181,10 @@ class Graph:
             if sum(size for _, size in inside) <= budget:
                 continue
             columns = []
-            for arcs, _ in inside:
+            for users_of_it, _ in inside:
                 column = program.add_columns([0.0], is_integer=True)
-                program.add_row([*arcs, column], [*np.ones(len(arcs)), -1.0], high=0.0)
+                ones = np.ones(len(users_of_it))
+                program.add_row([*users_of_it, column], [*ones, -1.0], high=0.0)
                 columns.append(column)
             whole = float(budget) or 1.0
             program.add_row(columns, [s / whole for _, s in inside], high=float(budget > 0))

@@ -73,7 +73,7 @@ class Program:
         if any(self.is_integer):
             kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
             lp.integrality_ = [kinds[is_integer] for is_integer in self.is_integer]
-        solver = highspy.Highs()
+        solver = highspy.Highs()  # type: ignore[no-untyped-call]
         for option, setting in (
             ("output_flag", False),
             ("threads", 1),
@@ -84,9 +84,9 @@ class Program:
             ("dual_feasibility_tolerance", 1e-9),
         ):
             solver.setOptionValue(option, setting)
-        status = solver.passModel(lp)
+        passed = solver.passModel(lp)
         # A warning is that numbers below 1e-9 count as 0.
-        assert status != highspy.HighsStatus.kError, "it cannot be solved with these numbers"
+        assert passed != highspy.HighsStatus.kError, "it cannot be solved with these numbers"
         solver.run()
         status = solver.getModelStatus()
         if status in (
@@ -251,7 +251,9 @@ def _add_residency(
     # What the same routes use is there together: one variable, with all their sizes.
     alike: dict[tuple[int, bytes], list[int]] = {}
     for item in np.flatnonzero(uses.any(axis=0)):
-        alike.setdefault((int(residency.pools[item]), uses[:, item].tobytes()), []).append(item)
+        alike.setdefault((int(residency.pools[item]), uses[:, item].tobytes()), []).append(
+            int(item)
+        )
     for (pool, _), items in alike.items():
         column = program.add_columns([0.0], is_integer=True)
         held[column] = (pool, float(residency.sizes[items].sum()))
