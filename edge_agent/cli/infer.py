@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from edge_agent import clock
-from edge_agent.cli.models import add_shape_option, parse_shapes
 from edge_agent.cli.output import client_of, count_text, print_json
+from edge_agent.cli.shapes import add_shape_option, parse_shapes
 from edge_agent.client import DEFAULT_DEADLINE_S, Client
 from edge_agent.errors import StorageError, UsageError
 from edge_agent.samples import random_arrays

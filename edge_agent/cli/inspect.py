@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edge_agent.cli.models import add_shape_option, parse_shapes
 from edge_agent.cli.output import (
     count_text,
     ending_on_sigterm,
@@ -17,6 +16,7 @@ from edge_agent.cli.output import (
     settings_of,
     size_text,
 )
+from edge_agent.cli.shapes import add_shape_option, parse_shapes
 from edge_agent.cli.split import print_cuts
 from edge_agent.errors import UsageError
 from edge_agent.planning.explain import human

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from edge_agent import clock
-from edge_agent.cli import export
+from edge_agent.cli import export, plan_devices
 from edge_agent.cli.output import (
     ProgressLine,
     client_of,
@@ -16,6 +16,7 @@ from edge_agent.cli.output import (
     print_table,
     size_text,
 )
+from edge_agent.cli.shapes import add_shape_option, parse_shapes
 from edge_agent.client import HALF_BOUND, POLL_S, Client
 from edge_agent.errors import BadRequest, EdgeAgentError, ModelQuarantined, UsageError
 from edge_agent.planning.explain import render
@@ -92,42 +93,21 @@ def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
     replan = simple("replan", run_replan, "measure and plan a model again while it serves")
     replan.add_argument("model")
     replan.add_argument("--wait", action="store_true", help="wait until the plan serves")
-    plan = simple("plan", run_plan, "show the plan of a model")
-    plan.add_argument("model")
+    plan = simple(
+        "plan", run_plan, "show the plan of a loaded model, or plan a model file over devices"
+    )
+    plan.add_argument(
+        "model", metavar="MODEL", help="name of a loaded model; with --devices, a model file"
+    )
     plan.add_argument(
         "--explain", action="store_true", help="every subgraph and every rejected candidate"
     )
     add_shape_option(
         plan,
         "the plan for these input shapes alone, made now if there is none, and where it "
-        "differs; once for each input",
+        "differs; once for each input. With --devices, what open dimensions are",
     )
-
-
-def add_shape_option(command: argparse.ArgumentParser, what: str) -> None:
-    """Give `command` the option `--shape`, for `parse_shapes`."""
-    command.add_argument(
-        "--shape", action="append", default=[], metavar="INPUT=1x3x224x224", help=what
-    )
-
-
-def parse_shapes(texts: Sequence[str]) -> dict[str, Shape]:
-    """`INPUT=1x3x224x224` options as shapes by input; `INPUT=` is a scalar.
-
-    Raises:
-        UsageError: it is written differently.
-    """
-    shapes: dict[str, Shape] = {}
-    for text in texts:
-        name, equals, sizes = text.rpartition("=")
-        try:
-            shape = tuple(int(size) for size in sizes.split("x")) if sizes else ()
-        except ValueError:
-            shape = (-1,)
-        if not equals or not name or any(size < 0 for size in shape):
-            raise UsageError(f"--shape {text}: want INPUT=SIZExSIZE…, e.g. images=1x3x224x224")
-        shapes[name] = shape
-    return shapes
+    plan_devices.add_options(plan)
 
 
 def parse_pins(texts: Sequence[str]) -> dict[str, str]:
@@ -331,6 +311,9 @@ def run_devices(options: argparse.Namespace) -> int:
 
 def run_plan(options: argparse.Namespace) -> int:
     """Show a plan."""
+    if options.devices is not None:
+        return plan_devices.run(options)
+    plan_devices.check_without_devices(options)
     shapes = parse_shapes(options.shape)
     with client_of(options) as client:
         try:

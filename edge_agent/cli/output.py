@@ -6,8 +6,10 @@ import argparse
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Self
 
 import msgspec
 
@@ -106,3 +108,49 @@ class ProgressLine:
         if self._is_terminal and self._last:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
+
+
+class PatientProgress:
+    """Tells what is going on as `ProgressLine` does, but only of what takes long: from `PATIENCE_S`
+    after the start on. Use as a context manager; no thread of it is left behind."""
+
+    PATIENCE_S = 1.0
+
+    def __init__(self) -> None:
+        self._line = ProgressLine()
+        self._present: tuple[float, str] = (0.0, "")
+        self._is_over = threading.Event()
+        self._is_shown = False
+        self._lock = threading.Lock()
+        self._waiting = threading.Thread(target=self._wait, name="progress", daemon=True)
+
+    def say(self, what: str, fraction: float = 0.0) -> None:
+        """What begins now, and how much of it all is done."""
+        with self._lock:
+            self._present = fraction, what
+            if self._is_shown:
+                self._line.show(*self._present)
+
+    def _wait(self) -> None:
+        if self._is_over.wait(self.PATIENCE_S):
+            return
+        with self._lock:
+            if not self._is_over.is_set():
+                self._is_shown = True
+                self._line.show(*self._present)
+
+    def end(self) -> None:
+        """Leave the line; may be called again."""
+        with self._lock:
+            self._is_over.set()
+            if self._is_shown:
+                self._line.end()
+            self._is_shown = False
+
+    def __enter__(self) -> Self:
+        self._waiting.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+        self._waiting.join()

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edge_agent.cli.models import add_shape_option, parse_shapes
 from edge_agent.cli.output import (
     count_text,
     ending_on_sigterm,
@@ -18,6 +17,7 @@ from edge_agent.cli.output import (
     settings_of,
     size_text,
 )
+from edge_agent.cli.shapes import add_shape_option, parse_shapes
 from edge_agent.errors import EdgeAgentError, UsageError
 
 if TYPE_CHECKING:

@@ -284,7 +284,7 @@ def _headline(plan: ExecutionPlan) -> str:
     shapes = ", ".join(f"{name}[{','.join(map(str, shape))}]" for name, shape in plan.shapes)
     room = TEXT_WIDTH - len(head) - 2
     if shapes and room > 12:
-        head += ", " + _clipped(shapes, room)
+        head += ", " + clipped(shapes, room)
     return head
 
 
@@ -332,14 +332,14 @@ def _segment_row(segment: ExplainedSegment) -> list[str]:
     return [
         str(segment.index),
         f"{start}-{stop - 1}" if stop - start > 1 else str(start),
-        _clipped(operators, _SEGMENT_OPERATORS_WIDTH),
+        clipped(operators, _SEGMENT_OPERATORS_WIDTH),
         human(segment.operations),
         "-" if crossing is None else human(crossing) + "B",
         human(segment.score.score),
         *(
             text
             for configuration, took_s in choices
-            for text in ("-" if configuration is None else str(configuration), _ms(took_s))
+            for text in ("-" if configuration is None else str(configuration), ms_text(took_s))
         ),
     ]
 
@@ -365,7 +365,7 @@ def _line(row: Sequence[str], widths: Sequence[int]) -> str:
         text.ljust(width) if title in _LEFT else text.rjust(width)
         for title, text, width in zip(
             _COLUMNS,
-            (_clipped(t, w) for t, w in zip(row, widths, strict=True)),
+            (clipped(t, w) for t, w in zip(row, widths, strict=True)),
             widths,
             strict=True,
         )
@@ -388,10 +388,10 @@ def _row(explained: ExplainedSubgraph) -> list[str]:
         f"{configuration.layout}/fp16" if configuration.is_half else configuration.layout,
         str(configuration.threads or "-"),
         str(configuration.instances),
-        _ms(subgraph.predicted_s),
-        _ms(explained.measured_s),
+        ms_text(subgraph.predicted_s),
+        ms_text(explained.measured_s),
         str(explained.runner_up) if explained.runner_up else "-",
-        _ms(explained.runner_up_loss_s, signed=True),
+        ms_text(explained.runner_up_loss_s, signed=True),
     ]
 
 
@@ -406,15 +406,17 @@ def human(amount: float) -> str:
 
 
 def _totals(plan: ExecutionPlan) -> list[str]:
-    lines = [f"Predicted {_ms(plan.predicted_s)} ms, measured {_ms(plan.measured_s)} ms"]
+    lines = [f"Predicted {ms_text(plan.predicted_s)} ms, measured {ms_text(plan.measured_s)} ms"]
     if plan.predicted_s and plan.measured_s:
         lines[0] += f" ({plan.measured_s / plan.predicted_s - 1:+.1%} against the prediction)"
     if plan.instances > 1:
         lines[0] += f", {plan.instances} requests at once"
     if plan.plain_s is not None:
-        lines.append(f"Plain ONNX Runtime {_ms(plan.plain_s)} ms")
+        lines.append(f"Plain ONNX Runtime {ms_text(plan.plain_s)} ms")
         if plan.profiled_plain_s is not None:
-            lines[-1] += f", {_ms(plan.profiled_plain_s)} ms in the profile, as predictions assume"
+            lines[-1] += (
+                f", {ms_text(plan.profiled_plain_s)} ms in the profile, as predictions assume"
+            )
     if plan.plain_over_plan is not None:
         unit = " per request with all instances busy" if plan.instances > 1 else ""
         lines.append(f"Plain over plan{unit}: {interval_text(plan.plain_over_plan)}")
@@ -435,7 +437,8 @@ def interval_text(interval: RatioInterval) -> str:
     )
 
 
-def _ms(duration_s: float | None, *, signed: bool = False) -> str:
+def ms_text(duration_s: float | None, *, signed: bool = False) -> str:
+    """Milliseconds with three or four digits; `-` for what is not known."""
     if duration_s is None:
         return "-"
     duration_ms = duration_s * 1e3
@@ -443,5 +446,6 @@ def _ms(duration_s: float | None, *, signed: bool = False) -> str:
     return f"{duration_ms:+.{digits}f}" if signed else f"{duration_ms:.{digits}f}"
 
 
-def _clipped(text: str, width: int) -> str:
+def clipped(text: str, width: int) -> str:
+    """`text`, or its beginning if it is longer than `width`."""
     return text if len(text) <= width else text[: width - 1] + "…"

@@ -1,4 +1,5 @@
-"""How a folder that a user asked for is written whole or not at all, and what may be replaced."""
+"""How files and folders that a user asked for are written whole or not at all, and what may be
+replaced."""
 
 from __future__ import annotations
 
@@ -112,6 +113,24 @@ def write_text(path: Path, text: str) -> None:
         path.write_text(text)
     except OSError as error:
         raise _unwritable(path, error) from error
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that the user named, in place of what has that name: all of it, or nothing.
+
+    Raises: StorageError.
+    """
+    made = _beside(path, "new")
+    try:
+        try:
+            made.write_text(text)
+            made.replace(path)
+        finally:
+            made.unlink(missing_ok=True)
+    except OSError as error:
+        raise StorageError(
+            f"{path}: cannot be written: {error.strerror}; name another file"
+        ) from error
 
 
 def _take_place(folder: Path, target: Path, *, is_replaced: bool) -> None:

@@ -1,0 +1,179 @@
+"""`plan --devices`: what is planned, and what is printed and written of it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from edge_agent.cli.output import PatientProgress, ending_on_sigterm, print_json
+from edge_agent.cli.plan_devices import EFFORT_S
+from edge_agent.cli.posing import Posed, pose
+from edge_agent.distributions import Distribution, Infeasible
+from edge_agent.errors import EdgeAgentError
+from edge_agent.planning.accounts import Account, account
+from edge_agent.planning.alternatives import alone, devices_of, left_out, runner_up
+from edge_agent.planning.front import Alone, draw_front
+from edge_agent.planning.pareto import pareto
+from edge_agent.planning.planner import plan
+from edge_agent.planning.report import (
+    front_table,
+    infeasible_lines,
+    notes,
+    render,
+    target_table,
+)
+from edge_agent.planning.timeline import timeline
+from edge_agent.planning.timeline_files import draw_timelines, trace_events
+from edge_agent.plans import Target
+from edge_agent.problems import Problem
+from edge_agent.store.output import write_whole
+
+
+def answer(options: argparse.Namespace, targets: Sequence[Target]) -> int:
+    """Plan over devices for `targets`, and tell what was found; the exit code."""
+    with ending_on_sigterm(), PatientProgress() as progress:
+        progress.say("reading the model")
+        posed = pose(options, targets)
+        for note in posed.notes:
+            print(note, file=sys.stderr)
+        if options.pareto:
+            return _front(posed, targets, options, progress)
+        return _plans(posed, targets, options, progress)
+
+
+def _plans(
+    posed: Posed,
+    targets: Sequence[Target],
+    options: argparse.Namespace,
+    progress: PatientProgress,
+) -> int:
+    problem, effort = posed.problem, _effort(options)
+    answers: list[Distribution | Infeasible] = []
+    for number, target in enumerate(targets):
+        progress.say(f"planning for {target}", number / len(targets))
+        answers.append(plan(problem, target, effort))
+    found = [one for one in answers if isinstance(one, Distribution)]
+    refused = [one for one in answers if isinstance(one, Infeasible)]
+    accounts = _accounts(problem, found, options, progress)
+    if options.timeline is not None:
+        _write_timeline(Path(options.timeline), problem, found, options)
+    progress.end()
+    if options.json:
+        print_json(_as_json(problem, accounts, refused))
+    else:
+        _print(problem, target_table(found), accounts, refused, options)
+    return 0 if found else EdgeAgentError.exit_code
+
+
+def _effort(options: argparse.Namespace) -> float:
+    """In about microseconds of a desktop processor."""
+    return 1e6 * (EFFORT_S if options.effort is None else float(options.effort))
+
+
+def _accounts(
+    problem: Problem,
+    found: Sequence[Distribution],
+    options: argparse.Namespace,
+    progress: PatientProgress,
+) -> list[Account]:
+    if not (options.explain or options.json):
+        return [account(problem, one) for one in found]
+    told = []
+    for number, one in enumerate(found):
+        progress.say(f"comparing the plan for {one.target} with others", number / len(found))
+        told.append(
+            account(
+                problem,
+                one,
+                left_out=left_out(problem, one),
+                runner_up=runner_up(problem, one),
+                alone=alone(problem, one.target),
+            )
+        )
+    return told
+
+
+def _print(
+    problem: Problem,
+    lines: Sequence[str],
+    accounts: Sequence[Account],
+    refused: Sequence[Infeasible],
+    options: argparse.Namespace,
+) -> None:
+    if accounts:
+        print("\n".join(lines))
+    for line in (*infeasible_lines(refused), *notes(problem, accounts)):
+        print(line)
+    if options.explain:
+        for told in accounts:
+            print(f"\n{render(problem, told)}", end="")
+
+
+def _front(
+    posed: Posed,
+    targets: Sequence[Target],
+    options: argparse.Namespace,
+    progress: PatientProgress,
+) -> int:
+    problem = posed.problem
+    progress.say(f"planning for {', '.join(targets)}")
+    front = pareto(problem, targets, _effort(options))
+    accounts = _accounts(problem, front.distributions, options, progress)
+    if options.svg is not None and front.distributions:
+        progress.say("comparing with single devices")
+        singles = _singles(problem, targets[:2])
+        title = f"{Path(options.model).name} over {', '.join(d.id for d in problem.devices)}"
+        drawn = draw_front(title, front.distributions, targets, singles)
+        write_whole(Path(options.svg), drawn)
+    progress.end()
+    if options.json:
+        print_json(_as_json(problem, accounts, front.infeasible) | {"targets": targets})
+    else:
+        _print(problem, front_table(front.distributions), accounts, front.infeasible, options)
+    return 0 if front.distributions else EdgeAgentError.exit_code
+
+
+def _singles(problem: Problem, targets: Sequence[Target]) -> list[Alone]:
+    """The best single device for each of the targets; one that is best for two is told once."""
+    found: list[Alone] = []
+    for target in targets:
+        best = alone(problem, target)
+        if best is None or any(one.metrics == best.metrics for one in found):
+            continue
+        (device,) = devices_of(best)
+        found.append(Alone(device=device, best_of=target, metrics=best.metrics))
+    return found
+
+
+def _write_timeline(
+    path: Path, problem: Problem, found: Sequence[Distribution], options: argparse.Namespace
+) -> None:
+    if not found:
+        return
+    lines = [timeline(problem, one) for one in found]
+    if path.suffix == ".json":
+        write_whole(path, json.dumps(trace_events(lines), indent=1) + "\n")
+    else:
+        title = f"{Path(options.model).name} over {', '.join(d.id for d in problem.devices)}"
+        write_whole(path, draw_timelines(title, lines))
+
+
+def _as_json(
+    problem: Problem, accounts: Sequence[Account], refused: Sequence[Infeasible]
+) -> dict[str, object]:
+    return {
+        "model": problem.summary.model,
+        "shapes": dict(problem.summary.shapes),
+        "segments": len(problem.summary.segments),
+        "owner": problem.owner,
+        "devices": [
+            {"id": device.id, "is_estimated": device.is_estimated} for device in problem.devices
+        ],
+        "links": problem.links,
+        "is_energy_modelled": True,
+        "plans": accounts,
+        "infeasible": refused,
+    }

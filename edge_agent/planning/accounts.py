@@ -1,0 +1,158 @@
+"""What there is to say of a distribution beside its metrics: steps, loads, memory, what was not
+used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edge_agent.devices import DeviceId
+from edge_agent.distributions import Distribution, PlacedFork, Route, Step
+from edge_agent.planning.alternatives import LeftOut
+from edge_agent.planning.metrics import (
+    Leg,
+    latency_s,
+    legs,
+    memory_bytes,
+    resource_loads,
+    times_of,
+    unit_of,
+)
+from edge_agent.planning.present import budget_bytes
+from edge_agent.plans import Target
+from edge_agent.problems import Problem
+from edge_agent.profiles import Configuration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteAccount:
+    """What happens to a request on a route if it finds everything idle."""
+
+    share: float
+    latency_s: float
+    legs: tuple[Leg, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceUse:
+    """How busy a resource is at the rate that the plan reaches."""
+
+    name: str
+    """A device (its cores), device/unit, a link or a medium."""
+    busy_fraction: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryUse:
+    """What of a memory is used."""
+
+    name: str
+    used_bytes: float
+    budget_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What the times of a device in a plan rest on."""
+
+    device: DeviceId
+    is_estimated: bool
+    error_fraction: float
+    """The largest of the configurations that are used."""
+    has_power: bool
+    """Whether the power of all units that are used is known; else their energy counts as 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """A distribution, told in full."""
+
+    distribution: Distribution
+    gap: float
+    routes: tuple[RouteAccount, ...]
+    resources: tuple[ResourceUse, ...]
+    """The busiest first: it is the bottleneck."""
+    memory: tuple[MemoryUse, ...]
+    predictions: tuple[Prediction, ...]
+    left_out: tuple[LeftOut, ...] = ()
+    """Each device that takes no part, and why."""
+    runner_up: Distribution | None = None
+    """The best one that does without one of the devices."""
+    alone: Distribution | None = None
+    """The best on one device."""
+
+
+def account(
+    problem: Problem,
+    plan: Distribution,
+    *,
+    left_out: tuple[LeftOut, ...] = (),
+    runner_up: Distribution | None = None,
+    alone: Distribution | None = None,
+) -> Account:
+    """All that there is to say of `plan`."""
+    walked = [(route.share, legs(problem, route)) for route in plan.routes]
+    loads = resource_loads(problem, walked)
+    busiest = max(loads.values(), default=0.0)
+    uses = [
+        ResourceUse(name=name, busy_fraction=load / busiest if busiest else 0.0)
+        for name, load in loads.items()
+        if load > 0.0
+    ]
+    return Account(
+        distribution=plan,
+        gap=plan.gap,
+        routes=tuple(
+            RouteAccount(share=share, latency_s=latency_s(found), legs=found)
+            for share, found in walked
+        ),
+        resources=tuple(sorted(uses, key=lambda use: (-use.busy_fraction, use.name))),
+        memory=tuple(
+            MemoryUse(name=name, used_bytes=used, budget_bytes=_budget(problem, name))
+            for name, used in sorted(memory_bytes(problem, plan.routes).items())
+        ),
+        predictions=_predictions(problem, plan.routes),
+        left_out=left_out,
+        runner_up=runner_up,
+        alone=alone,
+    )
+
+
+def _used(routes: tuple[Route, ...]) -> list[tuple[DeviceId, Configuration]]:
+    return [pair for route in routes for step in route.steps for pair in _placed(step)]
+
+
+def _placed(step: Step) -> list[tuple[DeviceId, Configuration]]:
+    parts = step.arms if isinstance(step, PlacedFork) else (step,)
+    return [(part.device, part.configuration) for part in parts]
+
+
+def _predictions(problem: Problem, routes: tuple[Route, ...]) -> tuple[Prediction, ...]:
+    used = _used(routes)
+    found = []
+    for device in problem.devices:
+        chosen = {which for where, which in used if where == device.id}
+        if not chosen:
+            continue
+        errors = [times_of(problem, device.id, which).error_fraction for which in chosen]
+        found.append(
+            Prediction(
+                device=device.id,
+                is_estimated=device.is_estimated,
+                error_fraction=max(errors),
+                has_power=all(unit_of(device, which).busy_w > 0.0 for which in chosen),
+            )
+        )
+    return tuple(found)
+
+
+def _budget(problem: Problem, pool: str) -> int:
+    """What may be in a memory, as `metrics.memory_pool` names it."""
+    most = problem.bound(Target.MEMORY)
+    for device in problem.devices:
+        own = {f"{device.id}/{unit.id}": unit.memory_bytes for unit in device.units}
+        size = own.get(pool)
+        if pool == device.id:
+            size = budget_bytes(problem, device.id)
+        if size is not None:
+            return size if most is None else min(size, int(most))
+    raise AssertionError(f"{pool} is no memory of the problem")

@@ -1,0 +1,283 @@
+"""A Pareto set drawn as an SVG: two targets as axes, a third one as colour."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edge_agent.distributions import Distribution, Metrics
+from edge_agent.planning.drawing import (
+    GREY,
+    INK,
+    Scale,
+    box,
+    diamond,
+    document,
+    dot,
+    label,
+    line,
+    polyline,
+    scale_of,
+    text_width,
+    tick_text,
+    ticks,
+)
+from edge_agent.planning.explain import clipped
+from edge_agent.planning.short import devices_text
+from edge_agent.plans import Target
+
+_LEFT, _TOP, _WIDTH, _HEIGHT, _RIGHT = 80.0, 56.0, 640.0, 380.0, 190.0
+_LISTED = 24
+"""How many of the distributions are listed below."""
+_ROW = 16.0
+_LABEL_ROOM = 15.0
+"""Numbers nearer to each other than this are left out."""
+_COLOURS = ((68, 1, 84), (33, 145, 140), (253, 200, 37))
+"""From the least to the most of the third target: dark violet, green, yellow."""
+_PLAIN = "#2b6cb0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alone:
+    """What one device gives without the others, to be compared with."""
+
+    device: str
+    best_of: Target
+    """For which target it is the best single device."""
+    metrics: Metrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Axis:
+    target: Target
+    scale: Scale
+    marks: tuple[float, ...]
+    """In units of the scale, ascending; the first and the last are its ends."""
+    start: float
+    stop: float
+    """Where these are, in the drawing."""
+
+    def place(self, value: float) -> float:
+        low, high = self.marks[0], self.marks[-1]
+        share = (value / self.scale.factor - low) / (high - low)
+        return self.start + share * (self.stop - self.start)
+
+
+def draw_front(
+    title: str,
+    found: Sequence[Distribution],
+    targets: Sequence[Target],
+    alone: Sequence[Alone] = (),
+) -> str:
+    """The distributions over the first two targets, numbered from 1 in their order.
+
+    Raises:
+        ValueError: there are fewer than two targets, or no distribution.
+    """
+    if len(targets) < 2 or not found:
+        raise ValueError(f"got {len(found)} distributions over {len(targets)} targets, want 1, 2")
+    everything = [*(one.metrics for one in found), *(one.metrics for one in alone)]
+    bottom = _TOP + _HEIGHT
+    x_axis = _axis(targets[0], everything, _LEFT, _LEFT + _WIDTH)
+    y_axis = _axis(targets[1], everything, bottom, _TOP)
+    shades = _Shades.of(targets[2], found) if len(targets) > 2 else None
+    parts = [
+        label(_LEFT, 22, title, size=15, is_bold=True),
+        label(_LEFT, 40, _subtitle(found, targets), fill=GREY),
+        *_grid(x_axis, y_axis),
+    ]
+    if len(targets) == 2:
+        parts.append(_staircase(found, x_axis, y_axis))
+    parts += _points(found, x_axis, y_axis, shades)
+    parts += _alone_marks(alone, x_axis, y_axis)
+    parts += _legend(shades, bool(alone))
+    parts += _listing(found, targets, bottom + 62)
+    height = bottom + 62 + _ROW * (min(len(found), _LISTED) + 2)
+    return document(_LEFT + _WIDTH + _RIGHT, height, title, parts)
+
+
+def _subtitle(found: Sequence[Distribution], targets: Sequence[Target]) -> str:
+    count = "1 distribution" if len(found) == 1 else f"{len(found)} distributions"
+    return f"{count}: none is better than another for all of {', '.join(targets)}"
+
+
+def _axis(target: Target, metrics: Sequence[Metrics], start: float, stop: float) -> _Axis:
+    values = [v for m in metrics if math.isfinite(v := m.value(target))]
+    scale = scale_of(target, values)
+    shown = [value / scale.factor for value in values] or [0.0]
+    low, high = min(shown), max(shown)
+    if low > 0 and low < 0.5 * high:
+        low = 0.0
+    if low == high:
+        low, high = (0.0, 1.0) if not high else (0.9 * low, 1.1 * high)
+    return _Axis(target=target, scale=scale, marks=tuple(ticks(low, high)), start=start, stop=stop)
+
+
+def _grid(x_axis: _Axis, y_axis: _Axis) -> list[str]:
+    bottom, right = _TOP + _HEIGHT, _LEFT + _WIDTH
+    parts = []
+    for mark in x_axis.marks:
+        x = x_axis.place(mark * x_axis.scale.factor)
+        parts += [
+            line(x, _TOP, x, bottom),
+            label(x, bottom + 18, tick_text(mark), anchor="middle", size=11),
+        ]
+    for mark in y_axis.marks:
+        y = y_axis.place(mark * y_axis.scale.factor)
+        parts += [
+            line(_LEFT, y, right, y),
+            label(_LEFT - 8, y + 4, tick_text(mark), anchor="end", size=11),
+        ]
+    middle_x, middle_y = _LEFT + _WIDTH / 2, _TOP + _HEIGHT / 2
+    return [
+        *parts,
+        line(_LEFT, bottom, right, bottom, stroke=INK),
+        line(_LEFT, _TOP, _LEFT, bottom, stroke=INK),
+        label(middle_x, bottom + 38, _axis_text(x_axis.scale), anchor="middle", is_bold=True),
+        label(20, middle_y, _axis_text(y_axis.scale), anchor="middle", is_bold=True, turned=-90.0),
+    ]
+
+
+def _axis_text(scale: Scale) -> str:
+    return f"{scale.word} ({scale.unit})"
+
+
+def _placed(
+    found: Sequence[Distribution], x_axis: _Axis, y_axis: _Axis
+) -> list[tuple[int, float, float, Distribution]]:
+    """(number, x, y, distribution) of those that can be drawn."""
+    return [
+        (number, x_axis.place(x), y_axis.place(y), one)
+        for number, one in enumerate(found, start=1)
+        if math.isfinite(x := one.metrics.value(x_axis.target))
+        and math.isfinite(y := one.metrics.value(y_axis.target))
+    ]
+
+
+def _staircase(found: Sequence[Distribution], x_axis: _Axis, y_axis: _Axis) -> str:
+    """The edge of what can be had: between two neighbours, what the worse corner gives."""
+    corners: list[tuple[float, float]] = []
+    for x, y in sorted({(x, y) for _, x, y, _ in _placed(found, x_axis, y_axis)}):
+        if corners:
+            before = corners[-1]
+            # Of a throughput more is better: its axis leads to the better side.
+            is_late = x_axis.target is not Target.THROUGHPUT
+            corners.append((x, before[1]) if is_late else (before[0], y))
+        corners.append((x, y))
+    return polyline(corners)
+
+
+def _points(
+    found: Sequence[Distribution], x_axis: _Axis, y_axis: _Axis, shades: _Shades | None
+) -> list[str]:
+    parts: list[str] = []
+    labelled: list[tuple[float, float]] = []
+    for number, x, y, one in _placed(found, x_axis, y_axis):
+        fill = _PLAIN if shades is None else shades.colour(one.metrics)
+        values = "; ".join(
+            f"{target} {scale_of(target, [v]).shown(v)}"
+            for target in Target
+            for v in (one.metrics.value(target),)
+        )
+        hover = f"{number}: {devices_text(one.routes)}; {values}"
+        parts.append(dot(x, y, 6, fill=fill, mark="point", hover=hover))
+        at = (x + 8, y - 7)
+        if all(math.dist(at, other) >= _LABEL_ROOM for other in labelled):
+            labelled.append(at)
+            parts.append(label(*at, str(number), size=11))
+    return parts
+
+
+def _alone_marks(alone: Sequence[Alone], x_axis: _Axis, y_axis: _Axis) -> list[str]:
+    parts: list[str] = []
+    for one in alone:
+        x, y = one.metrics.value(x_axis.target), one.metrics.value(y_axis.target)
+        if not (math.isfinite(x) and math.isfinite(y)):
+            continue
+        text = f"{one.device} alone"
+        hover = f"{one.device}: the best single device for {one.best_of}"
+        place_x, place_y = x_axis.place(x), y_axis.place(y)
+        is_right = place_x + 14 + text_width(text, 11) > _LEFT + _WIDTH
+        anchor, shift = ("end", -14) if is_right else ("start", 14)
+        parts += [
+            diamond(place_x, place_y, 10, mark="alone", hover=hover),
+            label(place_x + shift, place_y + 14, text, anchor=anchor, size=11, fill=INK),
+        ]
+    return parts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shades:
+    """The colours of the third target."""
+
+    target: Target
+    low: float
+    high: float
+    scale: Scale
+
+    @classmethod
+    def of(cls, target: Target, found: Sequence[Distribution]) -> _Shades:
+        values = [v for one in found if math.isfinite(v := one.metrics.value(target))] or [0.0]
+        return cls(target=target, low=min(values), high=max(values), scale=scale_of(target, values))
+
+    def colour(self, metrics: Metrics) -> str:
+        value = metrics.value(self.target)
+        if not math.isfinite(value):
+            return "#ffffff"
+        span = self.high - self.low
+        return shade((value - self.low) / span if span else 0.0)
+
+
+def shade(share: float) -> str:
+    """The colour at a share of the way from the least to the most."""
+    place = min(max(share, 0.0), 1.0) * (len(_COLOURS) - 1)
+    at = min(int(place), len(_COLOURS) - 2)
+    rest = place - at
+    mixed = (round(a + (b - a) * rest) for a, b in zip(_COLOURS[at], _COLOURS[at + 1], strict=True))
+    return "#" + "".join(f"{part:02x}" for part in mixed)
+
+
+def _legend(shades: _Shades | None, has_alone: bool) -> list[str]:
+    x, y = _LEFT + _WIDTH + 24, _TOP + 8
+    parts = []
+    if shades is not None:
+        words = shades.scale.word.split(", ")
+        parts += [label(x, y + 14 * i, word, size=11) for i, word in enumerate(words)]
+        y += 14 * len(words)
+        steps = 24
+        for i in range(steps):
+            fill = shade(1 - i / (steps - 1))
+            parts.append(box(x, y + i * 5, 16, 5.5, fill=fill, mark="shade", rounded=0))
+        parts += [
+            label(x + 24, y + 9, shades.scale.shown(shades.high), size=11),
+            label(x + 24, y + steps * 5, shades.scale.shown(shades.low), size=11),
+        ]
+        y += steps * 5 + 28
+    if has_alone:
+        parts += [
+            diamond(x + 8, y - 4, 8, mark="key", hover="best single device"),
+            label(x + 24, y, "best single device", size=11),
+        ]
+    return parts
+
+
+def _listing(found: Sequence[Distribution], targets: Sequence[Target], top: float) -> list[str]:
+    scales = [scale_of(t, [one.metrics.value(t) for one in found]) for t in targets]
+    columns = [_LEFT + 40 + 110 * i for i in range(len(targets) + 1)]
+    head = (*targets, "devices")
+    parts = [label(_LEFT, top, "no.", size=11, is_bold=True)]
+    parts += [
+        label(x, top, word, size=11, is_bold=True) for x, word in zip(columns, head, strict=True)
+    ]
+    for number, one in enumerate(found[:_LISTED], start=1):
+        y = top + _ROW * number
+        values = [s.shown(one.metrics.value(t)) for s, t in zip(scales, targets, strict=True)]
+        room = int((_LEFT + _WIDTH + _RIGHT - columns[-1]) / text_width("m", 11))
+        cells = (*values, clipped(devices_text(one.routes), room))
+        parts.append(label(_LEFT, y, str(number), size=11))
+        parts += [label(x, y, cell, size=11) for x, cell in zip(columns, cells, strict=True)]
+    if len(found) > _LISTED:
+        more = f"and {len(found) - _LISTED} more"
+        parts.append(label(_LEFT, top + _ROW * (_LISTED + 1), more, size=11, fill=GREY))
+    return parts

@@ -1,0 +1,259 @@
+"""The text of `plan --devices`: a table of distributions, and each of them told in full."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from textwrap import wrap
+
+from edge_agent.distributions import Distribution, Infeasible
+from edge_agent.planning.accounts import Account, MemoryUse, Prediction, ResourceUse, RouteAccount
+from edge_agent.planning.cost import node_range
+from edge_agent.planning.explain import clipped, main_operators, ms_text
+from edge_agent.planning.metrics import Computing, Leg, Sending
+from edge_agent.planning.placed import TEXT_WIDTH, wrapped
+from edge_agent.planning.short import bytes_text, devices_text, gap_text, share_text
+from edge_agent.plans import Target
+from edge_agent.problems import Problem
+from edge_agent.subgraphs import SegmentRange
+
+_COLUMNS = ("latency ms", "per s", "J, modelled", "memory", "wire")
+_LEAST_LAST = 12
+_FULL = 0.9995
+"""From here on a resource is printed as 100.0 % busy."""
+_LEFT = frozenset({"for", "gap", "devices"})
+
+
+def target_table(plans: Sequence[Distribution]) -> list[str]:
+    """The metrics of distributions for different targets, a line each, under a title."""
+    rows = [[p.target, *_metric_cells(p), gap_text(p.gap), devices_text(p.routes)] for p in plans]
+    return _table([["for", *_COLUMNS, "gap", "devices"], *rows])
+
+
+def front_table(plans: Sequence[Distribution]) -> list[str]:
+    """The metrics of a Pareto set, numbered from 1."""
+    rows = [
+        [str(number), *_metric_cells(p), devices_text(p.routes)]
+        for number, p in enumerate(plans, start=1)
+    ]
+    return _table([["no.", *_COLUMNS, "devices"], *rows])
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns as wide as they need; what is too long for the last one goes on below it."""
+    titles = rows[0]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(titles) - 1)]
+    indent = sum(widths) + 2 * len(widths)
+    lines = []
+    for row in rows:
+        cells = (
+            cell.ljust(width) if title in _LEFT else cell.rjust(width)
+            for cell, width, title in zip(row[:-1], widths, titles[:-1], strict=True)
+        )
+        first, *more = wrap(row[-1], max(TEXT_WIDTH - indent, _LEAST_LAST), break_on_hyphens=False)
+        lines.append("  ".join((*cells, first)))
+        lines += [" " * indent + text for text in more]
+    return lines
+
+
+def _metric_cells(plan: Distribution) -> list[str]:
+    metrics = plan.metrics
+    return [
+        ms_text(metrics.latency_s),
+        _rate(metrics.throughput_per_s),
+        f"{metrics.energy_joules:.3g}",
+        bytes_text(metrics.peak_memory_bytes),
+        bytes_text(metrics.wire_bytes),
+    ]
+
+
+def _rate(per_s: float) -> str:
+    return f"{per_s:.4g}" if math.isfinite(per_s) else "no limit"
+
+
+def infeasible_lines(answers: Sequence[Infeasible]) -> list[str]:
+    """That there is no distribution for some targets, and why; equal reasons are told once."""
+    targets: dict[str, list[str]] = {}
+    for answer in answers:
+        doubt = "" if answer.is_certain else " (there may be one all the same: give more --effort)"
+        targets.setdefault(f"{answer.reason}{doubt}", []).append(answer.target)
+    return [
+        line
+        for reason, alike in targets.items()
+        for line in wrapped(f"No distribution for {', '.join(alike)}: {reason}", "")
+    ]
+
+
+def notes(problem: Problem, accounts: Sequence[Account]) -> list[str]:
+    """What is to be said of all of them: what is estimated, and of what no power is known."""
+    lines: list[str] = []
+    estimated = [str(device.id) for device in problem.devices if device.is_estimated]
+    if estimated:
+        text = f"Times are estimated from device profiles, not measured, of {', '.join(estimated)}."
+        lines += wrapped(text, "")
+    powerless = {
+        str(p.device): None for one in accounts for p in one.predictions if not p.has_power
+    }
+    if powerless:
+        text = f"No power is known of {', '.join(powerless)}: what it computes counts as 0 J."
+        lines += wrapped(text, "")
+    return lines
+
+
+def render(problem: Problem, told: Account) -> str:
+    """The text of `plan --devices --explain` for one distribution; at most 110 columns."""
+    plan = told.distribution
+    lines = [_headline(plan), *wrapped(_metrics_text(plan), "  ")]
+    for number, route in enumerate(told.routes, start=1):
+        lines += ["", _route_title(number, route, len(told.routes))]
+        lines += _leg_lines(problem, route.legs)
+    lines += ["", *_resource_lines(problem, plan, told.resources)]
+    lines += ["", *_memory_lines(told.memory)]
+    if told.left_out:
+        lines += ["", "Not used:"]
+        for out in told.left_out:
+            lines += wrapped(f"{out.device}: {out.reason}", "  ")
+    others = (("Runner-up", told.runner_up), ("The best on one device", told.alone))
+    compared = [_other_text(plan, word, other) for word, other in others if other is not None]
+    if compared:
+        lines += ["", *(line for text in compared for line in wrapped(text, ""))]
+    lines += ["", "How it is predicted:"]
+    for prediction in told.predictions:
+        lines += wrapped(_prediction_text(prediction), "  ")
+    return "\n".join(lines) + "\n"
+
+
+def _headline(plan: Distribution) -> str:
+    target = plan.target
+    head = f"For {target}: {value_text(target, plan.metrics.value(target))}, {gap_text(plan.gap)}"
+    if plan.is_optimal:
+        return head
+    edge = "more" if target is Target.THROUGHPUT else "less"
+    return f"{head}: none gives {edge} than {value_text(target, plan.bound)}"
+
+
+def value_text(target: Target, value: float) -> str:
+    """A metric with its unit."""
+    match target:
+        case Target.LATENCY:
+            return f"{ms_text(value)} ms"
+        case Target.THROUGHPUT:
+            return f"{_rate(value)} requests per second"
+        case Target.ENERGY:
+            return f"{value:.3g} J per request (modelled)"
+        case Target.MEMORY | Target.BYTES:
+            return bytes_text(value)
+
+
+def _metrics_text(plan: Distribution) -> str:
+    metrics = plan.metrics
+    error = f" ± {ms_text(metrics.latency_error_s)}" if metrics.latency_error_s else ""
+    return (
+        f"latency {ms_text(metrics.latency_s)}{error} ms, {_rate(metrics.throughput_per_s)} "
+        f"requests per second, {metrics.energy_joules:.3g} J per request (modelled), "
+        f"{bytes_text(metrics.peak_memory_bytes)} in the fullest memory, "
+        f"{bytes_text(metrics.wire_bytes)} on the wire per request"
+    )
+
+
+def _route_title(number: int, route: RouteAccount, count: int) -> str:
+    idle = "when it finds everything idle"
+    if count == 1:
+        return f"The route of every request, {ms_text(route.latency_s)} ms {idle}:"
+    share = share_text(route.share)
+    return f"Route {number}, {share} of the requests, {ms_text(route.latency_s)} ms {idle}:"
+
+
+def _leg_lines(problem: Problem, found: Sequence[Leg]) -> Iterator[str]:
+    yield f"{'at ms':>9} {'takes ms':>9}"
+    for leg in found:
+        head = f"{ms_text(leg.start_s):>9} {ms_text(leg.took_s):>9}  "
+        first, *rest = wrapped(_leg_text(problem, leg, TEXT_WIDTH - len(head)), " " * len(head))
+        yield head + first.lstrip()
+        yield from rest
+
+
+def _leg_text(problem: Problem, leg: Leg, width: int) -> str:
+    match leg:
+        case Computing():
+            start, stop = node_range(problem.summary, leg.segments)
+            nodes = f"{start}-{stop - 1}" if stop - start > 1 else str(start)
+            branches = getattr(leg.what, "branches", ())
+            which = f", branches {', '.join(map(str, branches))}" if branches else ""
+            counted = main_operators(problem.summary, leg.segments)
+            word = "nodes" if stop - start > 1 else "node"
+            head = (
+                f"{leg.device}/{leg.what.configuration} runs {_segments_text(leg.segments)}{which},"
+                f" {word} {nodes}: "
+            )
+            operators = " ".join(f"{name}×{often}" for name, often in counted)
+            return head + clipped(operators, max(width - len(head), 12))
+        case Sending():
+            link = leg.link
+            medium = f" over {link.medium}" if link.medium else ""
+            return (
+                f"{link.source} → {link.target}{medium}, {_boundary_text(problem, leg.boundary)}: "
+                f"{bytes_text(leg.size_bytes)}: latency {ms_text(link.latency_s)}, wire "
+                f"{ms_text(leg.wire_s)}, processors {ms_text(leg.send_s)} and "
+                f"{ms_text(leg.receive_s)}"
+            )
+
+
+def _segments_text(segments: SegmentRange) -> str:
+    return f"segment{'s' if len(segments) > 1 else ''} {segments}"
+
+
+def _boundary_text(problem: Problem, boundary: int) -> str:
+    """What is sent there."""
+    if boundary == 0:
+        return "the inputs"
+    if boundary == len(problem.summary.segments):
+        return "the outputs"
+    return f"what segment {boundary} and later need"
+
+
+def _resource_lines(problem: Problem, plan: Distribution, uses: Sequence[ResourceUse]) -> list[str]:
+    if not uses:
+        return ["Nothing is busy: nothing takes any time."]
+    rate = _rate(plan.metrics.throughput_per_s)
+    lines = [f"Busy at {rate} requests per second, the most that the plan gives:"]
+    full = [use for use in uses if use.busy_fraction >= _FULL]
+    word = "the bottleneck" if len(full) == 1 else "a bottleneck"
+    devices = {str(device.id) for device in problem.devices}
+    for use in uses:
+        what = f"cores of {use.name}" if use.name in devices else use.name
+        note = f", {word}" if use in full else ""
+        lines.append(f"  {use.busy_fraction:6.1%}  {what}{note}")
+    return lines
+
+
+def _memory_lines(uses: Sequence[MemoryUse]) -> list[str]:
+    lines = ["Memory, of what may be used:"]
+    for use in uses:
+        share = use.used_bytes / use.budget_bytes if use.budget_bytes else 1.0
+        lines.append(
+            f"  {share:6.1%}  {use.name}: {bytes_text(use.used_bytes)} of "
+            f"{bytes_text(use.budget_bytes)}"
+        )
+    return lines
+
+
+def _other_text(plan: Distribution, word: str, other: Distribution) -> str:
+    target = plan.target
+    mine, its = plan.metrics.cost(target), other.metrics.cost(target)
+    if other.routes == plan.routes:
+        return f"{word}: this one"
+    text = f"{word}: {devices_text(other.routes)}: "
+    text += value_text(target, other.metrics.value(target))
+    if not mine or not math.isfinite(its):
+        return text
+    share = mine / its if target is Target.THROUGHPUT else its / mine
+    return f"{text}, {share:.3g} times this one"
+
+
+def _prediction_text(prediction: Prediction) -> str:
+    off = f"off by {prediction.error_fraction:.0%} in the median"
+    energy = "" if prediction.has_power else "; its power is not known, so its energy counts as 0"
+    if prediction.is_estimated:
+        return f"{prediction.device}: estimated from its device profile, {off}{energy}"
+    return f"{prediction.device}: from measured times of this model, {off}{energy}"

@@ -1,0 +1,181 @@
+"""What `plan --devices` prints of plans."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from edge_agent.distributions import Infeasible
+from edge_agent.planning.accounts import account
+from edge_agent.planning.alternatives import LeftOut
+from edge_agent.planning.placed import TEXT_WIDTH
+from edge_agent.planning.report import front_table, infeasible_lines, notes, render, target_table
+from edge_agent.planning.short import bytes_text, devices_text, gap_text, share_text
+from edge_agent.plans import Target
+from edge_agent.problems import Bound, DeviceStatistics
+from tests.planning.made_plans_over_devices import (
+    FOUR,
+    GPU,
+    LAB,
+    ONE,
+    PI,
+    distribution,
+    offloaded,
+    problem,
+    whole,
+)
+
+PLAN = distribution(Target.LATENCY, offloaded(), slack=0.031)
+MIXED = distribution(Target.THROUGHPUT, whole(PI, FOUR, 0.75), whole(LAB, ONE, 0.25))
+TOLD = """\
+For latency: 27.00 ms, gap ≤ 3.1 %: none gives less than 26.19 ms
+  latency 27.00 ms, 100 requests per second, 0.02 J per request (modelled), 2 MiB in the fullest memory, 2.93
+    KiB on the wire per request
+
+The route of every request, 27.00 ms when it finds everything idle:
+    at ms  takes ms
+    0.000     10.00  lab/cpu/NCHW/1t runs segment 0, nodes 0-2: Conv×3
+    10.00      6.00  lab → pi, what segment 1 and later need: 1000 B: latency 5.00, wire 1.00, processors
+                       0.000 and 0.000
+    16.00      4.00  pi/gpu/native runs segments 1-2, nodes 3-8: Conv×6
+    20.00      7.00  pi → lab, the outputs: 1.95 KiB: latency 5.00, wire 2.00, processors 0.000 and 0.000
+
+Busy at 100 requests per second, the most that the plan gives:
+  100.0%  cores of lab, the bottleneck
+   40.0%  pi/gpu
+   20.0%  pi→lab
+   10.0%  lab→pi
+
+Memory, of what may be used:
+   12.5%  lab: 1 MiB of 8 MiB
+   12.5%  pi/gpu: 2 MiB of 16 MiB
+
+Runner-up: lab: 30.00 ms, 1.11 times this one
+The best on one device: this one
+
+How it is predicted:
+  lab: estimated from its device profile, off by 0% in the median
+  pi: from measured times of this model, off by 0% in the median; its power is not known, so its energy counts
+    as 0
+"""
+
+
+def test_a_plan_is_told_in_full() -> None:
+    told = account(
+        problem(),
+        PLAN,
+        runner_up=distribution(Target.LATENCY, whole(LAB, ONE)),
+        alone=PLAN,
+    )
+    assert render(problem(), told) == TOLD
+
+
+def test_a_mixture_tells_its_routes_with_their_shares_and_who_was_left_out() -> None:
+    left_out = (LeftOut(device=PI, reason="banned by --ban pi"),)
+    text = render(problem(), account(problem(), MIXED, left_out=left_out))
+    assert text.startswith("For throughput: 59.26 requests per second, optimal\n")
+    assert "Route 1, 75 % of the requests, 106.0 ms when it finds everything idle:" in text
+    assert "Route 2, 25 % of the requests, 30.00 ms" in text
+    assert "\nNot used:\n  pi: banned by --ban pi\n" in text
+    assert "pi/cpu/NCHW/1t ×4 runs segments 0-2" in text
+
+
+def test_no_line_is_longer_than_a_terminal_is_wide() -> None:
+    for plan in (PLAN, MIXED):
+        lines = [*render(problem(), account(problem(), plan)).splitlines(), *target_table([plan])]
+        assert max(map(len, lines)) <= TEXT_WIDTH
+
+
+def test_resources_that_are_as_full_are_each_a_bottleneck() -> None:
+    plan = distribution(Target.THROUGHPUT, whole(PI, FOUR, 4 / 7), whole(LAB, ONE, 3 / 7))
+    told = account(problem(), plan)
+    assert [round(use.busy_fraction, 6) for use in told.resources[:2]] == [1.0, 1.0]
+    text = render(problem(), told)
+    assert "cores of lab, a bottleneck" in text
+    assert "cores of pi, a bottleneck" in text
+
+
+def test_budgets_are_those_at_present_and_within_the_bound() -> None:
+    tight = replace(
+        problem(),
+        statistics=(DeviceStatistics(device=LAB, free_memory_bytes=2 << 20),),
+        bounds=(Bound(target=Target.MEMORY, limit=float(3 << 20)),),
+    )
+    told = account(tight, PLAN)
+    assert [(use.name, use.budget_bytes) for use in told.memory] == [
+        ("lab", 2 << 20),
+        ("pi/gpu", 3 << 20),
+    ]
+
+
+def test_the_table_has_all_metrics_of_each_target() -> None:
+    assert target_table([PLAN, MIXED]) == [
+        "for         latency ms  per s  J, modelled  memory      wire  gap          devices",
+        "latency          27.00    100         0.02   2 MiB  2.93 KiB  gap ≤ 3.1 %  lab → pi",
+        "throughput       106.0  59.26       0.0825   3 MiB  4.39 KiB  optimal      75 % pi, 25 % lab",
+    ]
+
+
+def test_a_front_is_numbered() -> None:
+    assert [line.split()[0] for line in front_table([PLAN, MIXED])] == ["no.", "1", "2"]
+
+
+def test_what_is_long_goes_on_below_its_column() -> None:
+    routes = [replace(whole(device, which), share=0.1) for device, which in 5 * [(PI, FOUR)]]
+    steps = offloaded().steps * 20
+    long = replace(MIXED, routes=(*routes, replace(offloaded(), steps=steps, share=0.5)))
+    lines = target_table([long])
+    assert len(lines) > 2
+    assert max(map(len, lines)) <= TEXT_WIDTH
+    assert lines[2].startswith(" " * 40)
+
+
+def test_equal_reasons_are_told_once_and_doubt_is_said() -> None:
+    certain = [Infeasible(target=t, reason="no link") for t in (Target.LATENCY, Target.ENERGY)]
+    unsure = Infeasible(target=Target.BYTES, reason="nothing was found", is_certain=False)
+    assert infeasible_lines([*certain, unsure]) == [
+        "No distribution for latency, energy: no link",
+        "No distribution for bytes: nothing was found (there may be one all the same: give more "
+        "--effort)",
+    ]
+
+
+def test_what_is_estimated_and_what_has_no_power_is_said() -> None:
+    assert notes(problem(), [account(problem(), PLAN)]) == [
+        "Times are estimated from device profiles, not measured, of lab.",
+        "No power is known of pi: what it computes counts as 0 J.",
+    ]
+    assert len(notes(problem(), [account(problem(), MIXED)])) == 1
+
+
+@pytest.mark.parametrize(
+    ("gap", "shown"),
+    [
+        (0.0, "optimal"),
+        (1e-9, "gap ≤ 0.1 %"),
+        (0.031, "gap ≤ 3.1 %"),
+        (0.0311, "gap ≤ 3.2 %"),
+        (2.5, "gap ≤ 250 %"),
+        (float("inf"), "gap not known"),
+    ],
+)
+def test_only_a_gap_of_0_is_called_optimal_and_none_is_rounded_down(gap: float, shown: str) -> None:
+    assert gap_text(gap) == shown
+
+
+def test_routes_over_the_same_devices_are_told_as_one() -> None:
+    routes = (whole(PI, FOUR, 0.5), whole(PI, GPU, 0.3), offloaded(0.2))
+    assert devices_text(routes) == "80 % pi, 20 % lab → pi"
+    assert devices_text((offloaded(),)) == "lab → pi"
+
+
+def test_shares_and_bytes_are_short() -> None:
+    assert [share_text(share) for share in (0.5, 0.01, 0.0012)] == ["50 %", "1 %", "0.12 %"]
+    assert [bytes_text(size) for size in (0, 1023, 2048, 3.5 * 2**20, 2**31)] == [
+        "0 B",
+        "1023 B",
+        "2 KiB",
+        "3.5 MiB",
+        "2 GiB",
+    ]
