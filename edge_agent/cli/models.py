@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from edge_agent import clock
+from edge_agent.cli import plan_loaded
 from edge_agent.cli.output import (
     ProgressLine,
     client_of,
@@ -98,6 +99,7 @@ def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
         "the plan for these input shapes alone, made now if there is none, and where it "
         "differs; once for each input",
     )
+    plan_loaded.add_options(plan)
 
 
 def add_shape_option(command: argparse.ArgumentParser, what: str) -> None:
@@ -323,6 +325,8 @@ def run_devices(options: argparse.Namespace) -> int:
 
 def run_plan(options: argparse.Namespace) -> int:
     """Show a plan."""
+    if plan_loaded.is_asked(options):
+        return plan_loaded.run(options)
     shapes = parse_shapes(options.shape)
     with client_of(options) as client:
         try:
