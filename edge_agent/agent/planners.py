@@ -131,12 +131,14 @@ class Planners:
         with self._changing:
             return None if self._planner is None else self._planner.pid
 
-    def ask(self, message: PlannerRequest) -> Distributions:
+    def ask(self, message: PlannerRequest, limit_s: float | None = None) -> Distributions:
         """What the planner answers; blocks until it does, after those who asked before.
+
+        It may take `limit_s`; None: `planning.planner_s`.
 
         Raises:
             Busy: too many others wait.
-            DeadlineExceeded: it took longer than `planning.planner_s`.
+            DeadlineExceeded: it took longer.
             EdgeAgentError: it died, or could not do what was asked.
             AgentUnavailable: the agent is about to end.
         """
@@ -146,7 +148,7 @@ class Planners:
             planner = self._take()
             is_sound = False
             try:
-                answer = planner.ask(message, self._settings.planning.planner_s)
+                answer = planner.ask(message, limit_s or self._settings.planning.planner_s)
                 is_sound = True
                 return answer
             except local.ConnectionLost as error:
