@@ -47,7 +47,7 @@ class Planner:
         """Start it; it runs where nobody else wants the processor."""
         self._codec = Codec()
         self._child = Child("edge_agent.planner", [encode_settings(settings)])
-        self._stream = local.FrameStream(self._child.stream)
+        self.stream = local.FrameStream(self._child.stream)
         self._child.give_way_to_all()
 
     @property
@@ -78,9 +78,9 @@ class Planner:
         until_s = clock.monotonic_s() + limit_s
         reached = "it did not begin"
         try:
-            self._stream.send(encoded, (), until_s)
+            self.stream.send(encoded, (), until_s)
             while True:
-                raw, _ = self._stream.receive(until_s)
+                raw, _ = self.stream.receive(until_s)
                 told: PlannerMessage = decode(self._codec.from_planner, raw)
                 match told:
                     case Progress(fraction=fraction, what=what):
@@ -98,6 +98,10 @@ class Planner:
     def kill(self) -> None:
         """Stop it at once, from any thread."""
         self._child.kill()
+
+    def release(self) -> None:
+        """End the stream, on which it ends by itself."""
+        self._child.release()
 
     def end(self) -> str:
         """End it; how it ended."""
@@ -118,7 +122,7 @@ class Planners:
         """Held by whose request is under way."""
         self._changing = threading.Lock()
         """Held to change what follows."""
-        self._asked = 0
+        self.asked = 0
         """How many requests are under way or wait."""
         self._planner: Planner | None = None
         self._is_busy = False
@@ -168,14 +172,14 @@ class Planners:
     @contextmanager
     def _counted(self) -> Iterator[None]:
         with self._changing:
-            if self._asked > self._most_waiting:
-                raise Busy(f"{self._asked} requests to the planner are waited for: ask again later")
-            self._asked += 1
+            if self.asked > self._most_waiting:
+                raise Busy(f"{self.asked} requests to the planner are waited for: ask again later")
+            self.asked += 1
         try:
             yield
         finally:
             with self._changing:
-                self._asked -= 1
+                self.asked -= 1
 
     def _take(self) -> Planner:
         with self._changing:
