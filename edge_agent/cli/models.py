@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from edge_agent import clock
-from edge_agent.cli import export, plan_devices
+from edge_agent.cli import export, plan_devices, plan_loaded
 from edge_agent.cli.output import (
     ProgressLine,
     client_of,
@@ -314,6 +314,8 @@ def run_plan(options: argparse.Namespace) -> int:
     if options.devices is not None:
         return plan_devices.run(options)
     plan_devices.check_without_devices(options)
+    if plan_loaded.is_asked(options):
+        return plan_loaded.run(options)
     shapes = parse_shapes(options.shape)
     with client_of(options) as client:
         try:

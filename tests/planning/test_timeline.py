@@ -112,9 +112,7 @@ def test_the_trace_has_the_times_of_the_legs_in_microseconds_and_names_who_did_i
     shown = sorted((e["ts"], e["dur"]) for e in events if e["ph"] == "X")
     told = legs(problem(), offloaded())
     assert shown == [(leg.start_s * 1e6, leg.took_s * 1e6) for leg in told]
-    names = {
-        (e["name"], e["pid"], e["tid"]): e["args"]["name"] for e in events if e["ph"] == "M"
-    }
+    names = {(e["name"], e["pid"], e["tid"]): e["args"]["name"] for e in events if e["ph"] == "M"}
     assert [n for (kind, _, _), n in names.items() if kind == "process_name"] == [
         "lab",
         "pi",
