@@ -126,10 +126,19 @@ def assemble(
             f"{', '.join(str(c) for _, c in pieces)} cannot share a plan for {target}: want equal "
             f"instances on a resource (latency: 1), and equal threads beside another one"
         )
-    priced = _priced(summary, times, pieces)
-    at_once, per_request = 1, max(resource_ticks(summary, times, pieces, target))
+    used: list[Configuration | None] = [None, *(c for _, c in pieces), None]
+    priced = [
+        subgraph_ticks(summary, times[c], segments, before=used[at], after=used[at + 2])
+        for at, (segments, c) in enumerate(pieces)
+    ]
+    at_once, per_request = 1, Fraction(sum(priced))
     if target is Target.THROUGHPUT:
-        at_once = sum({c.resource: c.instances for _, c in pieces}.values())
+        instances = {c.resource: c.instances for _, c in pieces}
+        loads = dict.fromkeys(instances, 0)
+        for (_, c), price in zip(pieces, priced, strict=True):
+            loads[c.resource] += price
+        at_once = sum(instances.values())
+        per_request = max(Fraction(load, instances[r]) for r, load in loads.items())
     total_s = float(per_request * at_once / TICKS_PER_S)
     return CandidatePlan(
         subgraphs=tuple(
@@ -145,34 +154,6 @@ def assemble(
         predicted_per_s=at_once / total_s if total_s else float("inf"),
         instances=at_once,
     )
-
-
-def resource_ticks(
-    summary: ModelSummary,
-    times: Mapping[Configuration, SegmentTimes],
-    pieces: Sequence[tuple[SegmentRange, Configuration]],
-    target: Target,
-) -> list[Fraction]:
-    """Picoseconds per request that each resource is busy; for the latency, of all together."""
-    priced = _priced(summary, times, pieces)
-    if target is Target.LATENCY:
-        return [Fraction(sum(priced))]
-    loads: dict[str, Fraction] = {}
-    for (_, c), price in zip(pieces, priced, strict=True):
-        loads[c.resource] = loads.get(c.resource, Fraction(0)) + Fraction(price, c.instances)
-    return list(loads.values())
-
-
-def _priced(
-    summary: ModelSummary,
-    times: Mapping[Configuration, SegmentTimes],
-    pieces: Sequence[tuple[SegmentRange, Configuration]],
-) -> list[int]:
-    used: list[Configuration | None] = [None, *(c for _, c in pieces), None]
-    return [
-        subgraph_ticks(summary, times[c], segments, before=used[at], after=used[at + 2])
-        for at, (segments, c) in enumerate(pieces)
-    ]
 
 
 def can_share(used: Sequence[Configuration], target: Target) -> bool:

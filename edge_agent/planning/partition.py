@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
-from itertools import accumulate, pairwise
-from typing import NamedTuple
+from heapq import merge
+from itertools import accumulate, islice, pairwise
 
-from edge_agent.devices import DeviceId
-from edge_agent.planning.amounts import Pieces
-from edge_agent.planning.caps import Caps
-from edge_agent.planning.cost import (
-    TICKS_PER_S,
-    assemble,
-    border_bytes,
-    check_times,
-    is_divisible,
-    resource_ticks,
-)
-from edge_agent.planning.demands import Bottleneck
-from edge_agent.planning.labels import best_route
+from edge_agent.planning.cost import assemble, border_bytes, check_times, is_divisible
+from edge_agent.planning.pipeline import pipelines
 from edge_agent.planning.prices import Prices
-from edge_agent.planning.ranked import ranked
-from edge_agent.planning.shortest import Weights, cheapest
-from edge_agent.planning.tables import Tables, tabulate
 from edge_agent.plans import CandidatePlan, Target
-from edge_agent.problems import PlannedDevice, PlannedUnit, Problem
 from edge_agent.profiles import Configuration, LatencyProfile, SegmentTimes
 from edge_agent.subgraphs import ModelSummary, SegmentRange
 
@@ -39,10 +24,10 @@ def choose(
     For the latency, one request runs at a time. For the throughput, plans are ordered by time per
     request (see `assemble`); what shares a resource has as many instances, and what is on the
     host's cores beside an accelerator also as many threads. Exact: no plan that `profile` can
-    price is better than the ones returned; of the plans over several resources, only the best one
-    of each sort is among them. Ties: less work in all (what does not hold up the busiest resource
-    still runs where it is fastest), then fewer subgraphs, then the order of `Configuration`, then
-    earlier cuts.
+    price is better than the ones returned; of the plans over several resources, that holds for the
+    best one, within the bounds of `pipelines`, and others are good ones. Ties: less work in all
+    (what does not hold up the busiest resource still runs where it is fastest), then fewer
+    subgraphs, then the order of `Configuration`, then earlier cuts.
 
     A cut whose bytes are not known is never used, nor a segment in a configuration that refuses
     it, nor a part in one that is not divisible or falls back to the processor. Nothing measured,
@@ -55,127 +40,37 @@ def choose(
         raise ValueError(f"count: got {count}, want at least 1")
     for times in profile.times:
         check_times(summary, times)
-    known = {times.configuration: times for times in profile.times}
     best: list[_Ranked] = []
     singles: list[_Ranked] = []
     for group in _alike(profile.times, target):
-        tables = _tables(summary, group)
-        pieces = [_configured(tables, p) for p in _cheapest(tables, count)]
-        best += [_ranked(summary, known, p, target) for p in pieces]
-        for times in group:
-            if not times.refused:
-                whole = ((0, times.configuration),)
-                singles.append(_ranked(summary, known, whole, target))
+        divisible = [times for times in group if is_divisible(times)]
+        if divisible:
+            table = Prices.of(summary, divisible)
+            best += [_ranked(p, divisible) for p in _best_paths(table, count)]
+        singles += [_ranked(p, group) for p in _single_paths(Prices.of(summary, group))]
+    best = sorted({*best, *singles})
     if target is Target.THROUGHPUT:
         for group in _side_by_side(profile.times):
-            tables = _tables(summary, group)
-            least = min((float(r.per_request) / TICKS_PER_S for r in best), default=float("inf"))
-            found = _fastest(tables, least)
-            if found is not None:
-                best.append(_ranked(summary, known, _configured(tables, found), target))
-    chosen = sorted({*sorted({*best, *singles})[:count], *singles})
+            known_s = best[0][0] if best else None
+            at_once, labels = pipelines(
+                Prices.of(summary, group), [t.configuration for t in group], known_s
+            )
+            best += [
+                (
+                    Fraction(max(label.loads), at_once),
+                    Fraction(sum(label.loads), at_once),
+                    label.parts,
+                    tuple(group[c].configuration for c in label.used),
+                    label.starts,
+                )
+                for label in labels
+            ]
+            best = sorted(set(best))
+    chosen = sorted({*best[:count], *singles})
+    known = {t.configuration: t for t in profile.times}
     return tuple(
-        assemble(summary, known, _ranges(r.pieces, len(summary.segments)), target=target)
-        for r in chosen
+        assemble(summary, known, _pieces(r, len(summary.segments)), target=target) for r in chosen
     )
-
-
-_Configured = tuple[tuple[int, Configuration], ...]
-"""(first segment, configuration) of each subgraph."""
-
-
-class _Ranked(NamedTuple):
-    """A plan with what it is ordered by."""
-
-    per_request: Fraction
-    """Picoseconds of the busiest resource, and of all together."""
-    in_all: Fraction
-    parts: int
-    used: tuple[Configuration, ...]
-    starts: tuple[int, ...]
-
-    @property
-    def pieces(self) -> _Configured:
-        return tuple(zip(self.starts, self.used, strict=True))
-
-
-def _ranked(
-    summary: ModelSummary,
-    known: Mapping[Configuration, SegmentTimes],
-    pieces: _Configured,
-    target: Target,
-) -> _Ranked:
-    """The exact rank of a plan, in whole picoseconds."""
-    loads = resource_ticks(summary, known, _ranges(pieces, len(summary.segments)), target)
-    return _Ranked(
-        per_request=max(loads),
-        in_all=sum(loads, Fraction(0)),
-        parts=len(pieces),
-        used=tuple(configuration for _, configuration in pieces),
-        starts=tuple(start for start, _ in pieces),
-    )
-
-
-_HERE = DeviceId("here")
-_MOST_TIES = 1000
-"""Routes that are looked at because they may tie with the last one that is wanted."""
-_NEAR = 1.0 + 1e-9
-"""Sums of floats order routes up to this."""
-
-
-def _tables(summary: ModelSummary, group: Sequence[SegmentTimes]) -> Tables:
-    """The planning problem of this device alone, for these configurations."""
-    units = dict.fromkeys(times.configuration.unit for times in group)
-    device = PlannedDevice(
-        id=_HERE,
-        units=tuple(PlannedUnit(id=unit) for unit in units),
-        times=tuple(group),
-        memory_bytes=_MOST_BYTES,
-    )
-    problem = Problem(summary=summary, devices=(device,), owner=_HERE)
-    tables = tabulate(problem, Target.THROUGHPUT)  # so that several instances count
-    assert tables is not None, "there are configurations"
-    return tables
-
-
-_MOST_BYTES = 1 << 62
-
-
-def _configured(tables: Tables, pieces: Pieces) -> _Configured:
-    return tuple((start, tables.choices[c].configuration) for start, c in pieces)
-
-
-def _cheapest(tables: Tables, count: int) -> list[Pieces]:
-    """The `count` routes of least time in all, and those that may tie with the last of them."""
-    weights = Weights.none(tables)
-    weights.seconds[0] = 1.0
-    paths = cheapest(tables, weights)
-    found: list[Pieces] = []
-    last_s = float("inf")
-    for took_s, pieces in ranked(paths):
-        if took_s > last_s * _NEAR or len(found) >= count + _MOST_TIES:
-            break
-        found.append(pieces)
-        if len(found) == count:
-            last_s = took_s
-    return found
-
-
-def _fastest(tables: Tables, known_s: float) -> Pieces | None:
-    """The route whose busiest resource has least to do, and of such ones the one with the least
-    work in all; None if none is better than `known_s`, or as good."""
-    caps = Caps.none(tables)
-    first = best_route(tables, Bottleneck.LOADS, caps, effort=_EFFORT, known=known_s * _NEAR)
-    if first.pieces is None:
-        return None
-    weights = Weights.none(tables)
-    weights.seconds[0] = 1.0
-    tied = replace(caps, loads=caps.loads * 0.0 + first.value * _NEAR)
-    second = best_route(tables, weights, tied, effort=_EFFORT)
-    return second.pieces or first.pieces
-
-
-_EFFORT = 1_000_000.0
 
 
 def _alike(all_times: Sequence[SegmentTimes], target: Target) -> list[list[SegmentTimes]]:
@@ -309,9 +204,91 @@ class _PartPrices:
         return self.refused_before[c][stop] > self.refused_before[c][start]
 
 
-def _ranges(pieces: _Configured, segments: int) -> list[tuple[SegmentRange, Configuration]]:
-    bounds = pairwise((*(start for start, _ in pieces), segments))
+_Path = tuple[int, int, tuple[int, ...], tuple[int, ...]]
+"""Picoseconds, number of subgraphs, configuration and first segment of each: compared in this
+order. Adding the same tail to two paths keeps their order, which is what makes the search exact."""
+
+_Ranked = tuple[Fraction, Fraction, int, tuple[Configuration, ...], tuple[int, ...]]
+"""Picoseconds per request, of the busiest resource and of all together; number of subgraphs,
+configuration and first segment of each."""
+
+
+def _best_paths(prices: Prices, count: int) -> list[_Path]:
+    """The `count` smallest paths, by dynamic programming over (boundary, configuration).
+
+    After each segment, `reached[c]` holds the `count` smallest paths whose last subgraph runs in
+    configuration c. The next segment either continues that subgraph or begins another one in
+    another configuration; both keep the order of paths, so no smaller path is ever lost.
+    """
+    configurations = range(len(prices.overhead))
+    reached: list[list[_Path]] = [
+        [] if first is None else [(overhead + first, 1, (c,), (0,))]
+        for c, overhead in enumerate(prices.overhead)
+        for first in (prices.segment[c][0],)
+    ]
+    for place in range(1, len(prices.segment[0])):
+        exits = sorted(
+            (cost + leaving, parts, used, starts)
+            for c in configurations
+            if (leaving := prices.border[c][place]) is not None
+            for cost, parts, used, starts in reached[c]
+        )
+        reached = [_extended(prices, place, c, reached, exits, count) for c in configurations]
+    return list(islice(merge(*reached), count))
+
+
+def _extended(
+    prices: Prices,
+    place: int,
+    configuration: int,
+    reached: Sequence[Sequence[_Path]],
+    exits: Sequence[_Path],
+    count: int,
+) -> list[_Path]:
+    here = prices.segment[configuration][place]
+    if here is None:
+        return []
+    going_on = [
+        (cost + here, parts, used, starts) for cost, parts, used, starts in reached[configuration]
+    ]
+    border = prices.border[configuration][place]
+    if border is None:
+        return going_on
+    mates = prices.mates[configuration]
+    begun_s = here + prices.overhead[configuration]
+    others = islice((path for path in exits if path[2][-1] not in mates), count)
+    begun = (
+        (cost + begun_s + border, parts + 1, (*used, configuration), (*starts, place))
+        for cost, parts, used, starts in others
+    )
+    if len(mates) == 1:
+        return list(islice(merge(going_on, begun), count))
+    staying = (
+        (cost + begun_s, parts + 1, (*used, configuration), (*starts, place))
+        for cost, parts, used, starts in merge(*(reached[m] for m in mates - {configuration}))
+    )
+    return list(islice(merge(going_on, begun, staying), count))
+
+
+def _single_paths(prices: Prices) -> list[_Path]:
+    return [
+        (cost, 1, (c,), (0,))
+        for c in range(len(prices.overhead))
+        if (cost := prices.undivided(c)) is not None
+    ]
+
+
+def _ranked(path: _Path, group: Sequence[SegmentTimes]) -> _Ranked:
+    cost, parts, used, starts = path
+    per_request = Fraction(cost, group[0].configuration.instances)
+    configurations = tuple(group[c].configuration for c in used)
+    return per_request, per_request, parts, configurations, starts
+
+
+def _pieces(ranked: _Ranked, segments: int) -> list[tuple[SegmentRange, Configuration]]:
+    *_, used, starts = ranked
+    bounds = pairwise((*starts, segments))
     return [
         (SegmentRange(start=start, stop=stop), configuration)
-        for (start, stop), (_, configuration) in zip(bounds, pieces, strict=True)
+        for (start, stop), configuration in zip(bounds, used, strict=True)
     ]
