@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import defaultdict
 from xml.etree import ElementTree
@@ -70,7 +71,7 @@ def test_requests_take_routes_by_their_shares() -> None:
 
 def test_each_leg_of_a_request_waits_for_the_one_before_it() -> None:
     for own in _by_request(steady(problem(), MIXED, requests=12)).values():
-        for before, after in zip(own, own[1:], strict=False):
+        for before, after in itertools.pairwise(own):
             assert after.start_s >= before.stop_s - 1e-12
 
 
@@ -101,7 +102,7 @@ def test_the_steady_rate_is_the_one_that_is_predicted() -> None:
 def test_bars_of_a_row_do_not_overlap() -> None:
     for lane in timeline(problem(), MIXED).lanes:
         for row in lane.rows:
-            for before, after in zip(row, row[1:], strict=False):
+            for before, after in itertools.pairwise(row):
                 assert before.stop_s <= after.start_s + 1e-12
 
 
