@@ -21,7 +21,8 @@ import numpy.typing as npt
 
 from edge_agent import clock
 from edge_agent.config import find_socket
-from edge_agent.devices import Device, UnitId
+from edge_agent.devices import Device
+from edge_agent.distributions import Planned
 from edge_agent.errors import (
     AgentUnavailable,
     BadRequest,
@@ -30,10 +31,17 @@ from edge_agent.errors import (
     UnknownModel,
     error_from_code,
 )
-from edge_agent.plans import SERVED_TARGETS, ExecutionPlan, Pin, Target
-from edge_agent.tensors import Arrays, Shape, TensorName
+from edge_agent.plans import ExecutionPlan, Target
+from edge_agent.tensors import Arrays, Shape
 from edge_agent.transport import local
 from edge_agent.transport.memory import OwnMemory
+from edge_agent.wire.arguments import (
+    bounds_of,
+    pins_of,
+    served_target,
+    shapes_of,
+    targets_of,
+)
 from edge_agent.wire.arrays import pack_arrays, payload_bytes, unpack_arrays
 from edge_agent.wire.frames import Buffer, fill, nbytes, padding
 from edge_agent.wire.messages import (
@@ -42,12 +50,14 @@ from edge_agent.wire.messages import (
     MAX_THREADS,
     AgentMessage,
     AskDevices,
+    AskDistributions,
     AskModels,
     AskPlan,
     AskStatus,
     ClientMessage,
     Codec,
     Devices,
+    Distributions,
     Done,
     Failure,
     Infer,
@@ -62,13 +72,11 @@ from edge_agent.wire.messages import (
     decode,
 )
 from edge_agent.wire.parts import (
-    MAX_PINS,
     ModelState,
-    Pins,
     Place,
-    Shapes,
     TensorHead,
 )
+from edge_agent.wire.routes import unpack
 
 log = logging.getLogger(__name__)
 
@@ -277,11 +285,11 @@ class Client:
         message = Load(
             path=os.path.abspath(path),
             name=name,
-            target=_target(target),
+            target=served_target(target),
             threads=threads,
-            shapes=_shapes(shapes or {}),
+            shapes=shapes_of(shapes or {}),
             subgraphs=subgraphs,
-            pins=_pins(pins or {}),
+            pins=pins_of(pins or {}),
             samples=None if samples is None else os.path.abspath(samples),
             half_bound=_half_bound(allow),
         )
@@ -353,11 +361,47 @@ class Client:
         """
         if shapes is None:
             return self._ask(AskPlan(model=model), Plan).plan
-        ask = AskPlan(model=model, shapes=_shapes(shapes))
+        ask = AskPlan(model=model, shapes=shapes_of(shapes))
         while isinstance(answer := self._asked(ask), PlanInMaking):
             on_progress(answer.fraction, answer.what)
             clock.sleep_s(POLL_S)
         return _wanted(answer, Plan).plan
+
+    def distributions(
+        self,
+        model: str,
+        targets: Sequence[Target | str] = (),
+        *,
+        is_pareto: bool = False,
+        bounds: Mapping[Target | str, float] | None = None,
+    ) -> Planned:
+        """The best distribution of a loaded model for each target, over this device as it was
+        measured, with what each is predicted to give.
+
+        The planner process of the agent works it out, beside what serves; nothing is changed.
+
+        Args:
+            model: the name under which it was loaded.
+            targets: `latency`, `throughput`, `energy`, `memory`, `bytes`; (): all whose metric is
+                known, which energy is not as long as nobody told what the device draws.
+            is_pareto: also the Pareto set over the targets.
+            bounds: limits by target, in seconds, requests per second, joules or bytes: at most so
+                much, of the throughput at least.
+
+        Raises:
+            UnknownModel: no model has that name.
+            BadRequest: a target or bound is wrong, it is not planned yet, or not measured.
+            Busy: too many others ask the planner.
+            DeadlineExceeded: planning took too long.
+        """
+        message = AskDistributions(
+            model=model,
+            targets=targets_of(targets),
+            bounds=bounds_of(bounds or {}),
+            is_pareto=is_pareto,
+        )
+        found = self._ask(message, Distributions)
+        return unpack(found.best, found.front, knows_energy=found.knows_energy)
 
     def replan(self, model: str, *, wait: bool = False) -> ModelState:
         """Measure and plan a model again while it goes on serving."""
@@ -501,19 +545,6 @@ def _wanted(answer: AgentMessage, want: type[M]) -> M:
     return answer
 
 
-def _shapes(shapes: Mapping[str, Shape]) -> Shapes:
-    return tuple((TensorName(name), tuple(shape)) for name, shape in shapes.items())
-
-
-def _pins(pins: Mapping[str, str]) -> Pins:
-    if len(pins) > MAX_PINS:
-        raise BadRequest(f"pins: got {len(pins)}, want at most {MAX_PINS}")
-    for pattern, unit in pins.items():
-        if not pattern or not unit:
-            raise BadRequest(f'pins: got "{pattern}" on "{unit}", want a pattern and a unit')
-    return tuple(Pin(pattern=pattern, unit=UnitId(unit)) for pattern, unit in pins.items())
-
-
 def _half_bound(allowed: Sequence[str]) -> float | None:
     bound = None
     for text in (allowed,) if isinstance(allowed, str) else allowed:
@@ -538,10 +569,3 @@ def _checked(deadline_s: float) -> float:
     raise BadRequest(
         f"deadline_s: got {deadline_s}, want at most {MAX_DEADLINE_S:.0f} seconds, or None for none"
     )
-
-
-def _target(target: Target | str) -> Target:
-    if target not in SERVED_TARGETS:
-        wanted = ", ".join(t.value for t in SERVED_TARGETS)
-        raise BadRequest(f'target: got "{target}", want one of {wanted}')
-    return Target(target)

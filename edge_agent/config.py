@@ -81,6 +81,8 @@ class Budgets:
     left out of the plan."""
     probe_s: float = 60.0
     """Trying one compute unit; one that takes longer is refused."""
+    planner_s: float = 120.0
+    """One request to the planner, which gives way to everything else; it is ended after that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

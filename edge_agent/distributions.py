@@ -150,3 +150,15 @@ class Infeasible:
     reason: str
     is_certain: bool = True
     """False: none was found, but there may be one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """What planning answers to one request."""
+
+    best: tuple[Distribution | Infeasible, ...]
+    """For each target, in the order in which they were asked."""
+    front: tuple[Distribution, ...] = ()
+    """The Pareto set over these targets; empty where it was not asked, or nothing is feasible."""
+    knows_energy: bool = True
+    """Whether it is known what the devices draw; if not, energies are 0 and mean nothing."""

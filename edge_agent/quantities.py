@@ -84,4 +84,5 @@ def written(number: float, measure: Measure) -> str:
 
 
 def _digits(number: float) -> str:
+    number = float(number)
     return str(int(number)) if number.is_integer() and abs(number) < 1e15 else repr(number)

@@ -128,7 +128,7 @@ class Branch:
     input_bytes: int
     """What it reads of what crosses the cut before the fork."""
     output_bytes: int
-    """What it produces of what crosses the cut behind the fork."""
+    """What it produces of what crosses the cut behind the fork, or as an output of the model."""
     work: tuple[float, ...]
     """Its share of the work of each segment of the fork; over all branches they add up to 1."""
     weight_bytes: int
@@ -143,6 +143,19 @@ class Fork:
     segments: SegmentRange
     branches: tuple[Branch, ...]
     """Two or more, in the order of their first nodes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedWeight:
+    """Constants that several segments read: the sum of their `weight_bytes` counts them repeatedly.
+
+    Where k of `segments` are in one memory, that sum is (k - 1) * size_bytes too large.
+    """
+
+    size_bytes: int
+    """Of all constants that exactly these segments read whole; only those of 4 KiB and more."""
+    segments: tuple[int, ...]
+    """Indices of two or more, ascending."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +177,8 @@ class ModelSummary:
     """Why the model has only one segment, for people; None if it was divided."""
     forks: tuple[Fork, ...] = ()
     """In order; no two of them overlap."""
+    shared_weights: tuple[SharedWeight, ...] = ()
+    """At most one for each set of segments."""
 
     def __post_init__(self) -> None:
         if len(self.cuts) != len(self.segments) - 1:

@@ -11,6 +11,7 @@ from edge_agent import __version__, clock
 from edge_agent.agent.controller import Controller
 from edge_agent.agent.datapath import DataPath
 from edge_agent.agent.loaded import Loaded
+from edge_agent.agent.planners import Planners
 from edge_agent.config import Settings, settings_key
 from edge_agent.devices import Device
 from edge_agent.errors import BadRequest, EdgeAgentError
@@ -19,11 +20,13 @@ from edge_agent.telemetry.host import process_memory_bytes
 from edge_agent.tensors import Shape, TensorName
 from edge_agent.wire.messages import (
     AskDevices,
+    AskDistributions,
     AskModels,
     AskPlan,
     AskStatus,
     ClientMessage,
     Devices,
+    Distributions,
     Done,
     Failure,
     Infer,
@@ -32,6 +35,7 @@ from edge_agent.wire.messages import (
     Models,
     Plan,
     PlanInMaking,
+    PlanLoaded,
     Replan,
     Status,
     Unload,
@@ -51,11 +55,13 @@ class Answers:
         incarnation: int,
         device: Callable[[], Device],
         executor: Executor,
+        planners: Planners,
     ) -> None:
         self._settings = settings
         self._incarnation = incarnation
         self._device = device
         self._executor = executor
+        self._planners = planners
         self._started_s = clock.monotonic_s()
         self._controller: Controller
         self._datapath: DataPath
@@ -92,6 +98,8 @@ class Answers:
                 return Plan(plan=self._plan(name))
             case AskPlan(model=name, shapes=shapes):
                 return self._plan_for(name, dict(shapes or ()))
+            case AskDistributions():
+                return self._distributions(message)
             case AskModels():
                 return Models(models=self._states())
             case AskStatus():
@@ -122,6 +130,20 @@ class Answers:
             self._plan(name)  # which says how far it is
         found = self._controller.specialiser.plan_for(loaded, shapes)
         return found if isinstance(found, PlanInMaking) else Plan(plan=found)
+
+    def _distributions(self, message: AskDistributions) -> Distributions:
+        plan = self._plan(message.model)
+        if plan.plain_s is None:
+            raise BadRequest(f'model "{message.model}" was not measured: {plan.reason}')
+        return self._planners.ask(
+            PlanLoaded(
+                name=message.model,
+                model=plan.model,
+                targets=message.targets,
+                bounds=message.bounds,
+                is_pareto=message.is_pareto,
+            )
+        )
 
     def _states(self) -> tuple[ModelState, ...]:
         return tuple(self._state(loaded) for loaded in self._controller.all_loaded())

@@ -378,6 +378,7 @@ class Controller:
             self._stores.pool.sweep()
             self._stores.models.sweep()
             self._stores.samples.sweep()
+            self._stores.profiled.sweep()
         except StorageError as error:
             log.warning("could not remove what a builder left: %s", error)
 

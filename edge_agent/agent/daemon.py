@@ -14,6 +14,7 @@ from pathlib import Path
 from edge_agent.agent.answers import Answers
 from edge_agent.agent.controller import Controller
 from edge_agent.agent.datapath import DataPath
+from edge_agent.agent.planners import Planners
 from edge_agent.agent.probing import Prober
 from edge_agent.agent.stores import Stores
 from edge_agent.agent.workers import Workers
@@ -102,7 +103,8 @@ def _run(settings: Settings, on_ready: Callable[[], None], told_fd: int) -> None
     incarnation = stores.registry.next_incarnation()
     executor = ThreadPoolExecutor(32, thread_name_prefix="control")
     prober = Prober(settings)
-    answers = Answers(settings, incarnation, prober.device, executor)
+    planners = Planners(settings)
+    answers = Answers(settings, incarnation, prober.device, executor, planners)
     listener = local.listen(settings.socket)
     limits = settings.limits
     datapath = DataPath(
@@ -124,6 +126,7 @@ def _run(settings: Settings, on_ready: Callable[[], None], told_fd: int) -> None
     select.select([told_fd], [], [])
     log.info("stopping: answering what is in flight")
     controller.stop()
+    planners.close()
     datapath.stop(STOP_S)
     workers.close()
     settings.socket.unlink(missing_ok=True)

@@ -123,6 +123,7 @@ class Loaded:
             device=device,
             samples=record.samples,
             half_bound=record.half_bound,
+            name=record.name,
         )
 
     def kept(self, units: str) -> Kept:

@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 END_S = 5.0
 NICENESS = 10
 """Of children that give way to serving from their start; as `engine.background` has it."""
+LEAST_NICENESS = 19
+"""Of a child that gives way to everything."""
 _NORMAL = 0
 _SESSION_TRIES = 5
 _RESTORING_TRIES = 100
@@ -120,6 +122,15 @@ class Child:
         if os.getpriority(os.PRIO_PROCESS, self.pid) < NICENESS:
             os.setpriority(os.PRIO_PROCESS, self.pid, NICENESS)
         self.lower_session()
+
+    def give_way_to_all(self) -> None:
+        """Let it run only where nobody else wants the processor, with every thread it will have;
+        at the lowest priority where the kernel allows no more. Its session follows."""
+        try:
+            os.sched_setscheduler(self.pid, os.SCHED_IDLE, os.sched_param(0))
+        except OSError:
+            os.setpriority(os.PRIO_PROCESS, self.pid, LEAST_NICENESS)
+        set_session(self._session, LEAST_NICENESS)
 
     def lower_session(self) -> None:
         """Lower the priority of its session alone, until `restore_session`."""

@@ -13,6 +13,7 @@ from edge_agent.errors import StorageError
 from edge_agent.store.leases import Lease
 from edge_agent.store.models import ModelStore
 from edge_agent.store.pool import POOL_FOLDER, Pool, entry_of
+from edge_agent.store.profiled import ProfiledStore
 from edge_agent.store.records import PlanStore, ProfileStore
 from edge_agent.store.registry import LoadedModel, Registry
 from edge_agent.store.samples import SampleStore
@@ -32,11 +33,12 @@ class Stores:
         self.pool = Pool(settings.state / POOL_FOLDER, settings.limits.max_compiled_bytes)
         self.samples = SampleStore(settings.state)
         self.profiles = ProfileStore(settings.cache)
+        self.profiled = ProfiledStore(settings.state)
 
     def sweep(self) -> None:
         """Remove what dead processes left half-done."""
         parts = (self.registry, self.models, self.plans, self.pool, self.samples, self.profiles)
-        for part in parts:
+        for part in (*parts, self.profiled):
             for path in part.sweep():
                 log.info("removed what was left half-done: %s", path)
 
@@ -51,6 +53,7 @@ class Stores:
         self.models.collect(keep - pooled)
         self.pool.collect(keep)
         self.samples.collect({r.samples for r in loaded if r.samples is not None})
+        self.profiled.collect({r.name for r in loaded})
 
     def _is_pooled(self, model: ModelId) -> bool:
         try:

@@ -16,6 +16,7 @@ from edge_agent.builder.looking import look
 from edge_agent.builder.made_up import SAMPLE_RUN_S, Samples, find_samples
 from edge_agent.builder.plan_files import PlanFiles
 from edge_agent.builder.pooling import pooled
+from edge_agent.builder.quantised import is_quantised
 from edge_agent.builder.source import fixed_shapes
 from edge_agent.builder.specialised import compare_with_general, judged
 from edge_agent.builder.specs import inner_specs
@@ -44,6 +45,7 @@ from edge_agent.profiling.profiler import profile
 from edge_agent.profiling.verify import MEASURED, Verification, explained, shortlist, verify
 from edge_agent.store.models import ModelStore
 from edge_agent.store.pool import POOL_FOLDER, Pool
+from edge_agent.store.profiled import ProfiledModel, ProfiledStore
 from edge_agent.store.records import ProfileKey, ProfileStore
 from edge_agent.store.samples import SampleStore
 from edge_agent.subgraphs import ModelSummary
@@ -61,19 +63,6 @@ log = logging.getLogger(__name__)
 
 CANDIDATES = 8
 _SHOWN_REFUSED = 3
-_QUANTISED_OPERATORS = frozenset(
-    {
-        "QuantizeLinear",
-        "DynamicQuantizeLinear",
-        "QLinearConv",
-        "QLinearMatMul",
-        "MatMulInteger",
-        "ConvInteger",
-        "DynamicQuantizeLSTM",
-        "DynamicQuantizeMatMul",
-        "QAttention",
-    }
-)
 
 
 class Building:
@@ -93,6 +82,8 @@ class Building:
         """The unit that each node is pinned to."""
         self._given_key = ""
         """Which real inputs are used, as a part of keys."""
+        self._formless: set[Configuration] = set()
+        """In which a part that was wanted cannot be had."""
 
     def build(self) -> Built:
         """Divide, compile, profile, plan, verify.
@@ -204,6 +195,7 @@ class Building:
         )
         profiled = self._profile(summary, subject, device, rates)
         verification = self._verified(summary, profiled, subject)
+        self._keep(summary, profiled, device, len(subject.cores))
         plan = explained(
             verification,
             summary,
@@ -225,6 +217,16 @@ class Building:
             against = self._against_general(message.general, verification, summary, subject)
         plan, is_used = judged(plan, verification, against)
         return plan, chosen, is_used
+
+    def _keep(
+        self, summary: ModelSummary, profiled: LatencyProfile, device: Device, cores: int
+    ) -> None:
+        """Keep what planning the model again takes."""
+        if self._message.name is None or self._message.general is not None:
+            return
+        profile = without_parts(profiled, self._formless)
+        found = ProfiledModel(summary=summary, profile=profile, device=device, cores=cores)
+        ProfiledStore(self._settings.state).save(self._message.name, found)
 
     def _against_general(
         self,
@@ -371,6 +373,7 @@ class Building:
             formless = formless_configurations(plan, workshop)
             if not formless:
                 return plan
+            self._formless |= formless
             profiled = without_parts(profiled, formless)
 
     def _profile_key(self, summary: ModelSummary, subject: Subject, what: str) -> ProfileKey:
@@ -409,6 +412,7 @@ class Building:
             }
             if not formless:
                 return profiled, candidates
+            self._formless |= formless
             profiled = without_parts(profiled, formless)
 
     def _profile(
@@ -579,8 +583,3 @@ def general_specs(graph: ModelGraph, specs: ValueSpecs) -> ValueSpecs:
         },
         others=specs.others,
     )
-
-
-def is_quantised(graph: ModelGraph) -> bool:
-    """Whether the model computes with quantised operators anywhere."""
-    return any(node.op_type in _QUANTISED_OPERATORS for node in graph.nodes)

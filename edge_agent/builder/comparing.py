@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from edge_agent.builder.building import is_quantised
 from edge_agent.builder.made_up import find_samples
+from edge_agent.builder.quantised import is_quantised
 from edge_agent.builder.source import fixed_shapes
 from edge_agent.builder.tolerance import disagreement, largest_difference
 from edge_agent.config import Limits

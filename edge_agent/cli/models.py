@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from edge_agent import clock
-from edge_agent.cli import plan_devices
+from edge_agent.cli import export, plan_devices, plan_loaded
 from edge_agent.cli.output import (
     ProgressLine,
     client_of,
@@ -86,7 +86,10 @@ def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
     simple("unload", run_unload, "stop serving a model and remove it").add_argument("model")
     simple("models", run_models, "list the loaded models")
     simple("status", run_status, "show the state of the agent and its counters")
-    simple("devices", run_devices, "show the compute units, and which were refused and why")
+    devices = simple(
+        "devices", run_devices, "show the compute units, and which were refused and why"
+    )
+    export.add_options(devices)
     replan = simple("replan", run_replan, "measure and plan a model again while it serves")
     replan.add_argument("model")
     replan.add_argument("--wait", action="store_true", help="wait until the plan serves")
@@ -273,7 +276,11 @@ def run_status(options: argparse.Namespace) -> int:
 
 
 def run_devices(options: argparse.Namespace) -> int:
-    """Show the compute units."""
+    """Show the compute units, or write down what they can do."""
+    if options.export is not None:
+        return export.run(options)
+    if options.model:
+        raise UsageError("--model: is for --export FILE; name a file, or leave it out")
     with client_of(options) as client:
         device = client.devices()
     if options.json:
@@ -307,6 +314,8 @@ def run_plan(options: argparse.Namespace) -> int:
     if options.devices is not None:
         return plan_devices.run(options)
     plan_devices.check_without_devices(options)
+    if plan_loaded.is_asked(options):
+        return plan_loaded.run(options)
     shapes = parse_shapes(options.shape)
     with client_of(options) as client:
         try:

@@ -14,7 +14,7 @@ EFFORT_S = 2.0
 _MOST_EFFORT_S = 3600.0
 _FRONT_TARGETS = (Target.LATENCY, Target.THROUGHPUT, Target.ENERGY)
 _ONLY_HERE = (
-    *("link", "target", "bound", "pin", "ban", "pareto", "stats", "owner", "routes", "effort"),
+    *("link", "pin", "ban", "stats", "owner", "routes", "effort"),
     *("svg", "timeline"),
 )
 """Options that mean nothing without --devices."""

@@ -32,6 +32,11 @@ class OperatorCost:
     is_parallel: bool
     """Whether ONNX Runtime's CPU kernel for it spreads over threads."""
 
+    @property
+    def work(self) -> int:
+        """A rough measure to compare nodes by: operations and bytes, never 0."""
+        return 1 + self.operations + self.activation_bytes + self.weight_bytes
+
 
 class Operands:
     """The shapes of what a node reads and writes; an unknown shape has no elements."""

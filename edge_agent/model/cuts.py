@@ -125,6 +125,18 @@ def crossing(graph: ModelGraph, position: int, specs: ValueSpecs) -> CutPoint:
     return crossings(graph, (position,), specs)[0]
 
 
+def check_passed(graph: ModelGraph, names: Iterable[str], specs: ValueSpecs) -> None:
+    """Check values that pass from one part to another, whatever else crosses there.
+
+    Raises:
+        ModelRefused: one of them cannot be passed on.
+    """
+    stuck = _impassable(graph, specs)
+    for name in names:
+        if name in stuck:
+            raise ModelRefused(f"{graph.path.name}: cannot be divided: {stuck[TensorName(name)]}")
+
+
 def crossing_names(graph: ModelGraph) -> Iterator[tuple[TensorName, ...]]:
     """For every place between two nodes, in order: the values produced (or fed) before and read
     behind it, in order."""

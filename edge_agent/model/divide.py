@@ -6,16 +6,18 @@ import heapq
 import itertools
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from edge_agent.model.admit import declared_inputs, declared_outputs
-from edge_agent.model.cost import OperatorCost, operator_cost, weights_read
+from edge_agent.model.cost import OperatorCost, operator_cost
 from edge_agent.model.cuts import Place, bounded, crossings, places
+from edge_agent.model.forks import ForkedNodes, describe_fork, find_forks
 from edge_agent.model.fusion import held_together
 from edge_agent.model.graph import ModelGraph, random_operator
+from edge_agent.model.resident import shared_weights, value_sizes, weights_of, working_bytes
 from edge_agent.model.work import WorkCounter
-from edge_agent.subgraphs import ModelId, ModelSummary, Segment
-from edge_agent.tensors import Shape, TensorName, TensorSpec, ValueSpecs
+from edge_agent.subgraphs import CutPoint, ModelId, ModelSummary, Segment
+from edge_agent.tensors import Shape, TensorName, ValueSpecs
 
 _UNKNOWN_BYTES = 1 << 20
 """What a crossing value of unknown size counts as where no size at all is known."""
@@ -32,6 +34,7 @@ def summarise(
     specs: ValueSpecs,
     max_segments: int = 64,
     apart: Collection[int] = (),
+    with_forks: bool = False,
 ) -> ModelSummary:
     """Divide `graph` into at most `max_segments` segments and say what each demands.
 
@@ -40,16 +43,32 @@ def summarise(
     that part no fusion and let one large value pass, and, where long stretches have no such place,
     those that let fewer bytes pass than the places around, and every one in `apart`, whatever it
     costs. A model that cannot or should not be divided has one segment and `undivided_because`.
+    `with_forks` also finds where branches may run at once (see forks.py), and divides there too:
+    all other cuts stay, unless there would be more than `max_segments` segments.
     """
     costs = [operator_cost(graph, position, specs.tensors) for position in range(len(graph.nodes))]
     reason = _reason_to_leave_whole(graph)
     cuts: Sequence[int] = ()
+    forked: tuple[ForkedNodes, ...] = ()
     if reason is None:
         found = list(places(graph, specs))
-        cuts = _choose(graph, found, costs, max_segments, apart)
+        held = held_together(graph)
+        cuts = _choose(found, held, costs, max_segments, apart)
+        if with_forks:
+            max_cuts = min((max_segments - 1) // 2, max_segments - 1 - len(apart))
+            forked = find_forks(graph, found, held, costs, specs, max_cuts)
+            edges = {at for f in forked for at in (f.start, f.stop)} - {0, len(graph.nodes)}
+            if len(edges.union(cuts)) >= max_segments:
+                cuts = _choose(found, held, costs, max_segments - len(edges), apart)
+            cuts = sorted(edges.union(cuts))
         if not cuts:
             reason = _reason_without_cuts(graph, found)
     bounds = (0, *cuts, len(graph.nodes))
+    crossed = crossings(graph, cuts, specs)
+    runs = [range(start, stop) for start, stop in itertools.pairwise(bounds)]
+    weights = [weights_of(graph, run, specs.tensors) for run in runs]
+    sizes = value_sizes(graph, specs.tensors)
+    working = _working_bytes(graph, runs, crossed, sizes)
     work = WorkCounter(graph, specs, costs)
     return ModelSummary(
         model=model_id,
@@ -58,12 +77,17 @@ def summarise(
         shapes=tuple((TensorName(n), shapes[TensorName(n)]) for n in graph.inputs if n in shapes),
         nodes=len(graph.nodes),
         segments=tuple(
-            _segment(graph, specs.tensors, costs, work, i, start, stop)
-            for i, (start, stop) in enumerate(itertools.pairwise(bounds))
+            replace(
+                _segment(graph, costs, i, run, sum(weights[i].values()), working[i]),
+                work=work.between(run.start, run.stop),
+            )
+            for i, run in enumerate(runs)
         ),
-        cuts=crossings(graph, cuts, specs),
+        cuts=crossed,
         weight_bytes=graph.weight_bytes,
         undivided_because=reason,
+        forks=tuple(describe_fork(graph, f, bounds, costs, specs.tensors, sizes) for f in forked),
+        shared_weights=shared_weights(graph, weights),
     )
 
 
@@ -99,20 +123,18 @@ def _reason_without_cuts(graph: ModelGraph, found: Sequence[Place]) -> str:
 
 
 def _choose(
-    graph: ModelGraph,
     found: Sequence[Place],
+    held: Sequence[bool],
     costs: Sequence[OperatorCost],
     max_segments: int,
     apart: Collection[int],
 ) -> tuple[int, ...]:
     """The positions to divide at, ascending."""
-    held = held_together(graph)
     legal = [p for p in found if p.blocked_because is None]
     candidates = [p for p in legal if not held[p.position]]
     known = max((p.known_bytes for p in found), default=0)
     price = {p.position: p.known_bytes + p.unknown * max(known, _UNKNOWN_BYTES) for p in candidates}
-    work = (1 + c.operations + c.activation_bytes + c.weight_bytes for c in costs)
-    summed = list(itertools.accumulate(work, initial=0))
+    summed = list(itertools.accumulate((cost.work for cost in costs), initial=0))
     narrow = [p.position for p in candidates if p.large <= 1]
     wide_gaps = [
         (start, stop)
@@ -200,29 +222,41 @@ def _merge(
     return tuple(sorted(beside))
 
 
+def _working_bytes(
+    graph: ModelGraph,
+    runs: Sequence[range],
+    cuts: Sequence[CutPoint],
+    sizes: Mapping[str, int],
+) -> list[int]:
+    """Of each of the segments `runs`, which `cuts` part: see `Segment.working_bytes`."""
+    entering = [[n for n in graph.inputs if n in graph.users]]
+    entering += [[str(spec.name) for spec in cut.crossing] for cut in cuts]
+    return [
+        working_bytes(graph, run, sizes, {n for n in names if graph.users[n][-1] >= run.stop})
+        if run
+        else 0
+        for run, names in zip(runs, entering, strict=True)
+    ]
+
+
 def _segment(
     graph: ModelGraph,
-    specs: Mapping[TensorName, TensorSpec],
     costs: Sequence[OperatorCost],
-    work: WorkCounter,
     index: int,
-    start: int,
-    stop: int,
+    run: range,
+    weight_bytes: int,
+    working_bytes: int,
 ) -> Segment:
-    counted = Counter(str(node.op_type) for node in graph.nodes[start:stop])
-    weights: dict[str, int] = {}
-    for position in range(start, stop):
-        for root, read_bytes in weights_read(graph, position, specs).items():
-            weights[root] = max(weights.get(root, 0), read_bytes)
-    inside = costs[start:stop]
+    counted = Counter(str(graph.nodes[position].op_type) for position in run)
+    inside = costs[run.start : run.stop]
     return Segment(
         index=index,
-        start=start,
-        stop=stop,
+        start=run.start,
+        stop=run.stop,
         operators=tuple(sorted(counted.items(), key=lambda pair: (-pair[1], pair[0]))),
         operations=bounded(sum(cost.operations for cost in inside)),
         activation_bytes=bounded(sum(cost.activation_bytes for cost in inside)),
-        weight_bytes=sum(weights.values()),
+        weight_bytes=weight_bytes,
         parallel_operations=bounded(sum(c.operations for c in inside if c.is_parallel)),
-        work=work.between(start, stop),
+        working_bytes=working_bytes,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -10,7 +10,7 @@ from typing import BinaryIO, TypeVar
 import onnx
 
 from edge_agent.errors import ModelRefused, StorageError
-from edge_agent.model.cuts import crossing
+from edge_agent.model.cuts import check_passed, crossing
 from edge_agent.model.external import copy_external, is_external, read_external
 from edge_agent.model.graph import ModelGraph
 from edge_agent.model.scopes import node_tensors, reads
@@ -66,9 +66,48 @@ def extract(
         raise ValueError(f"got nodes [{start}, {stop}), want a part of [0, {len(graph.nodes)})")
     inputs = _inputs(graph, start, stop, specs)
     outputs = _outputs(graph, start, stop, specs)
-    used = {name for names in graph.reads[start:stop] for name in names}
+    return _write(graph, range(start, stop), inputs, outputs, destination, specs, is_fixed)
+
+
+def extract_branch(
+    graph: ModelGraph,
+    positions: Sequence[int],
+    destination: Path,
+    specs: ValueSpecs,
+    *,
+    is_fixed: bool = False,
+) -> ExtractedSubgraph:
+    """Write the nodes at ascending `positions`, which need not be neighbours, as `extract` does.
+
+    They are branches of a fork: what they read was computed before the first of them, or by one
+    of them. Outputs are what other nodes read and the outputs of the model among what they give.
+
+    Raises:
+        StorageError, ModelRefused: as `extract`.
+    """
+    inside = frozenset(positions)
+    used = {name for at in positions for name in graph.reads[at]}
+    wanted = set(graph.outputs)
+    made = [name for at in positions for name in graph.nodes[at].output if name]
+    inputs = [n for n, producer in graph.producers.items() if n in used and producer not in inside]
+    outputs = [n for n in made if n in wanted or not inside.issuperset(graph.users.get(n, ()))]
+    check_passed(graph, (*inputs, *outputs), specs)
+    inputs += [name for name in graph.overridable if name in used]
+    return _write(graph, positions, inputs, outputs, destination, specs, is_fixed)
+
+
+def _write(
+    graph: ModelGraph,
+    positions: Sequence[int],
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    destination: Path,
+    specs: ValueSpecs,
+    is_fixed: bool,
+) -> ExtractedSubgraph:
+    used = {name for at in positions for name in graph.reads[at]}
     used.update(inputs, outputs)
-    nodes = [*_constant_nodes(graph, used), *graph.nodes[start:stop]]
+    nodes = [*_constant_nodes(graph, used), *(graph.nodes[at] for at in positions)]
     model = onnx.ModelProto(
         ir_version=max(graph.model.ir_version, _MIN_IR_VERSION), producer_name="edge-agent"
     )

@@ -1,14 +1,29 @@
-"""What a route demands, read from the tables that it was found in."""
+"""Amounts: all that a linear route demands as one row of numbers, caps on it, and what is aimed at.
+
+The columns are seconds, joules, bytes on links, the seconds of each resource, the bytes of each
+memory, in this order; the formulas are those of `planning.metrics`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import pairwise
 
 import numpy as np
 
-from edge_agent.planning.tables import Floats, Sends, Tables
+from edge_agent.planning.shortest import Weights
+from edge_agent.planning.tables import Floats, Ints, Sends, Tables
+
+SECONDS, JOULES, SIZE_BYTES, FIRST_LOAD = 0, 1, 2, 3
+"""Columns; behind the loads are the memories."""
+
+CLOSE = 1e-9
+"""Two values this near each other, as a share, are equal but for what sums of floats leave."""
+SLACK = 1e-12
+"""Sums of times in another order differ by about this; sums of bytes are exact."""
+
 
 Pieces = tuple[tuple[int, int], ...]
 """(first segment, choice) of each subgraph of a route, in order."""
@@ -27,76 +42,204 @@ class Amounts:
     """(pools,): bytes of weights and activations."""
 
 
-def amounts(tables: Tables, pieces: Sequence[tuple[int, int]]) -> Amounts:
-    """What a route of subgraphs demands; the formulas are those of metrics.py."""
-    tally = _Tally(tables)
-    starts = [start for start, _ in pieces]
-    for at, ((start, stop), (_, c)) in enumerate(
-        zip(pairwise((*starts, tables.places)), pieces, strict=True)
-    ):
-        before = pieces[at - 1][1] if at else None
-        after = pieces[at + 1][1] if at + 1 < len(pieces) else None
-        device = int(tables.device_of[c])
-        if before is None:
-            sends, index = tables.first_sends, (device,)
-            link = tables.in_link_of[device]
-            tally.send(sends, index, tables.owner_host, tables.host_of[device], link)
-        elif (source := int(tables.device_of[before])) != device:
-            tally.send(
-                tables.sends,
-                (start, source, device),
-                tables.host_of[source],
-                tables.host_of[device],
-                tables.link_of[source, device],
-            )
-        busy_s = tables.overhead[c] + tables.seconds[start:stop, c].sum()
-        if before is not None:
-            busy_s += _border_s(tables, start, c, before)
-        if after is not None:
-            busy_s += _border_s(tables, stop, c, after)
-        tally.run(c, busy_s)
-        pool = tables.pool_of[c]
-        tally.memory[pool] += tables.weights[start:stop, c].sum()
-        tally.memory[pool] += tables.arenas[start:stop, c].max()
-    device = int(tables.device_of[pieces[-1][1]])
-    link = tables.out_link_of[device]
-    tally.send(tables.last_sends, (device,), tables.host_of[device], tables.owner_host, link)
-    return Amounts(
-        seconds=tally.seconds,
-        joules=tally.joules,
-        size_bytes=tally.size_bytes,
-        loads=tally.loads,
-        memory=tally.memory,
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Caps:
+    """Most that a route may demand; infinity where nothing binds."""
+
+    seconds: float = np.inf
+    joules: float = np.inf
+    size_bytes: float = np.inf
+    loads: Floats
+    """(resources,): seconds that each resource may be busy per request."""
+    memory: Floats
+    """(pools,): bytes. The budgets of the tables are not looked at, only these."""
+
+    @classmethod
+    def none(cls, tables: Tables) -> Caps:
+        """Nothing binds."""
+        return cls(
+            loads=np.full(len(tables.resources), np.inf),
+            memory=np.full(len(tables.pools), np.inf),
+        )
+
+    @property
+    def row(self) -> Floats:
+        """(columns,)"""
+        return np.concatenate(
+            ([self.seconds, self.joules, self.size_bytes], self.loads, self.memory)
+        )
+
+    def allows(self, found: Amounts) -> bool:
+        """Whether a route keeps to them, but for what sums of floats leave."""
+        room = 1.0 + CLOSE
+        return (
+            found.seconds <= self.seconds * room
+            and found.joules <= self.joules * room
+            and found.size_bytes <= self.size_bytes * room
+            and bool((found.loads <= self.loads * room).all())
+            and bool((found.memory <= self.memory * room).all())
+        )
+
+
+class Bottleneck(StrEnum):
+    """What to make small of which only the greatest counts."""
+
+    LOADS = "loads"
+    """Seconds of the busiest resource per request."""
+    MEMORY = "memory"
+    """Bytes in the fullest memory."""
+
+
+Aim = Weights | Bottleneck
+"""What to make small: a weighted sum, as one row of weights, or a greatest."""
+
+
+def column_count(tables: Tables) -> int:
+    """How many columns a row of amounts has."""
+    return FIRST_LOAD + len(tables.resources) + len(tables.pools)
+
+
+def load_columns(tables: Tables) -> Ints:
+    """Columns of the resources."""
+    return np.arange(FIRST_LOAD, FIRST_LOAD + len(tables.resources))
+
+
+def memory_columns(tables: Tables) -> Ints:
+    """Columns of the memories."""
+    first = FIRST_LOAD + len(tables.resources)
+    return np.arange(first, first + len(tables.pools))
+
+
+def bottleneck_columns(tables: Tables, aim: Bottleneck) -> Ints:
+    """The columns of which the greatest counts."""
+    return load_columns(tables) if aim is Bottleneck.LOADS else memory_columns(tables)
+
+
+def as_weights(tables: Tables, rows: Floats) -> Weights:
+    """Weights of (b, columns)."""
+    behind = FIRST_LOAD + len(tables.resources)
+    return Weights(
+        seconds=rows[:, SECONDS],
+        joules=rows[:, JOULES],
+        size_bytes=rows[:, SIZE_BYTES],
+        loads=rows[:, FIRST_LOAD:behind],
+        memory=rows[:, behind:],
     )
 
 
-def _border_s(tables: Tables, place: int, c: int, other: int) -> float:
-    is_inner = tables.group_number(c) is not None
-    is_inner = is_inner and tables.group_number(c) == tables.group_number(other)
-    return float((tables.inner if is_inner else tables.border)[place, c])
+def aim_row(tables: Tables, aim: Aim) -> Floats:
+    """(columns,): what each counts in the aim; nothing where a greatest is aimed at."""
+    if isinstance(aim, Bottleneck):
+        return np.zeros(column_count(tables))
+    scalars = [aim.seconds[0], aim.joules[0], aim.size_bytes[0]]
+    return np.concatenate((scalars, aim.loads[0], aim.memory[0]))
 
 
-class _Tally:
-    """Sums on the way along a route."""
+def aimed(tables: Tables, aim: Aim, amounts: Floats) -> float:
+    """The value of the aim for a row of amounts."""
+    if isinstance(aim, Bottleneck):
+        return float(amounts[bottleneck_columns(tables, aim)].max())
+    return float(amounts @ aim_row(tables, aim))
 
-    def __init__(self, tables: Tables) -> None:
-        self._tables = tables
-        self.seconds = self.joules = self.size_bytes = 0.0
-        self.loads: Floats = np.zeros(len(tables.resources))
-        self.memory: Floats = np.zeros(len(tables.pools))
 
-    def run(self, c: int, busy_s: float) -> None:
-        tables = self._tables
-        self.seconds += busy_s
-        self.joules += busy_s * tables.joules_per_s[c]
-        self.loads[tables.resource_of[c]] += busy_s * tables.per_round[c]
+def demands_of_runs(tables: Tables) -> Floats:
+    """(c, columns): what each second of a run in a choice demands; nothing of memories."""
+    count = len(tables.choices)
+    rows = np.zeros((count, column_count(tables)))
+    rows[:, SECONDS] = 1.0
+    rows[:, JOULES] = tables.joules_per_s
+    rows[np.arange(count), FIRST_LOAD + tables.resource_of] = tables.per_round
+    return rows
 
-    def send(
-        self, sends: Sends, index: tuple[int, ...], source: int, target: int, link: int
-    ) -> None:
-        self.seconds += sends.seconds[index]
-        self.joules += sends.joules[index]
-        self.size_bytes += sends.size_bytes[index]
-        self.loads[link] += sends.link_seconds[index]
-        self.loads[source] += sends.source_seconds[index]
-        self.loads[target] += sends.target_seconds[index]
+
+def demands_of_sends(
+    tables: Tables, sends: Sends, source: Ints | int, target: Ints | int, link: Ints
+) -> Floats:
+    """(..., columns) for sends of (...); `source`, `target`, `link`: resources, of (...) without
+    the places."""
+    shape = sends.seconds.shape
+    rows = np.zeros((*shape, column_count(tables)))
+    rows[..., SECONDS] = sends.seconds
+    rows[..., JOULES] = sends.joules
+    rows[..., SIZE_BYTES] = sends.size_bytes
+    every = np.indices(shape, sparse=True)
+    # One after the other: a host may be both, and a link of no length is resource 0.
+    for resource, busy_s in (
+        (link, sends.link_seconds),
+        (source, sends.source_seconds),
+        (target, sends.target_seconds),
+    ):
+        rows[(*every, FIRST_LOAD + np.broadcast_to(resource, shape))] += busy_s
+    return rows
+
+
+def demanded(tables: Tables, pieces: Sequence[tuple[int, int]]) -> Floats:
+    """(columns,): what a route of (first segment, choice) demands, if it is one."""
+    row = np.zeros(column_count(tables))
+    loads = row[FIRST_LOAD : FIRST_LOAD + len(tables.resources)]
+    memory = row[FIRST_LOAD + len(tables.resources) :]
+    groups = dict(zip(tables.grouped.tolist(), tables.group_of.tolist(), strict=True))
+    n = tables.places
+
+    def border_s(place: int, choice: int, other: int) -> float:
+        own = groups.get(choice)
+        is_inner = own is not None and groups.get(other) == own
+        return float((tables.inner if is_inner else tables.border)[place, choice])
+
+    def send(sends: Sends, at: tuple[int, ...], source: int, target: int, link: int) -> None:
+        row[SECONDS] += sends.seconds[at]
+        row[JOULES] += sends.joules[at]
+        row[SIZE_BYTES] += sends.size_bytes[at]
+        loads[link] += sends.link_seconds[at]
+        loads[source] += sends.source_seconds[at]
+        loads[target] += sends.target_seconds[at]
+
+    hosts = tables.host_of
+    before: tuple[int, int] | None = None
+    for (start, choice), (stop, after) in pairwise((*pieces, (n, -1))):
+        here = int(tables.device_of[choice])
+        if before is None:
+            link = int(tables.in_link_of[here])
+            send(tables.first_sends, (here,), tables.owner_host, int(hosts[here]), link)
+        run_s = float(tables.overhead[choice] + tables.seconds[start:stop, choice].sum())
+        if before is not None:
+            run_s += border_s(start, choice, before[1])
+        if after >= 0:
+            run_s += border_s(stop, choice, after)
+            there = int(tables.device_of[after])
+            if there != here:
+                link = int(tables.link_of[here, there])
+                send(tables.sends, (stop, here, there), int(hosts[here]), int(hosts[there]), link)
+        else:
+            link = int(tables.out_link_of[here])
+            send(tables.last_sends, (here,), int(hosts[here]), tables.owner_host, link)
+        row[SECONDS] += run_s
+        row[JOULES] += run_s * tables.joules_per_s[choice]
+        loads[tables.resource_of[choice]] += run_s * tables.per_round[choice]
+        resident = (
+            tables.weights[start:stop, choice].sum() + tables.arenas[start:stop, choice].max()
+        )
+        memory[tables.pool_of[choice]] += resident
+        before = (start, choice)
+    return row
+
+
+def amounts(tables: Tables, pieces: Sequence[tuple[int, int]]) -> Amounts:
+    """What a route of subgraphs demands."""
+    row = demanded(tables, pieces)
+    behind = FIRST_LOAD + len(tables.resources)
+    return Amounts(
+        seconds=float(row[SECONDS]),
+        joules=float(row[JOULES]),
+        size_bytes=float(row[SIZE_BYTES]),
+        loads=row[FIRST_LOAD:behind],
+        memory=row[behind:],
+    )
+
+
+def limits(tables: Tables, caps: Caps) -> Floats:
+    """(columns,): the caps, with room for rounding where sums are of floats."""
+    row = caps.row
+    row[[SECONDS, JOULES]] *= 1.0 + SLACK
+    row[load_columns(tables)] *= 1.0 + SLACK
+    return row

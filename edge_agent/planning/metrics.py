@@ -183,7 +183,10 @@ def leg_loads(problem: Problem, leg: Leg) -> Iterator[tuple[str, float]]:
     """Which resources a leg keeps busy, and for how many seconds."""
     match leg:
         case Computing():
-            yield leg.resource, leg.took_s / leg.what.configuration.instances
+            # Not took_s: an arm also waits for the transfers of its fork, which count as their own.
+            which = leg.what.configuration
+            busy_s = leg.plain_s * slowdown(problem, leg.device, which.unit)
+            yield leg.resource, busy_s / which.instances
         case Sending():
             yield leg.link.resource, leg.wire_s
             for device, core_s in ((leg.link.source, leg.send_s), (leg.link.target, leg.receive_s)):

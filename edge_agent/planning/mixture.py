@@ -16,7 +16,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from edge_agent.planning.amounts import Amounts, Pieces, amounts
+from edge_agent.distributions import PlacedFork
+from edge_agent.planning.amounts import CLOSE, Amounts, Caps, Pieces, amounts
 from edge_agent.planning.packing import Packing
 from edge_agent.planning.shortest import Weights, cheapest
 from edge_agent.planning.tables import Floats, Tables
@@ -24,8 +25,6 @@ from edge_agent.plans import Target
 
 _SMOOTHED = (0.0, 0.4, 0.7, 0.9)
 """How much of the prices of the best bound is in those that are tried."""
-CLOSE = 1e-9
-"""A gap below this is what sums of floats leave."""
 
 
 def sweep_effort(tables: Tables, batch: int) -> float:
@@ -34,32 +33,15 @@ def sweep_effort(tables: Tables, batch: int) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Caps:
-    """What each single route must keep to; infinity where nothing binds."""
-
-    seconds: float = np.inf
-    joules: float = np.inf
-    size_bytes: float = np.inf
-    memory: Floats
-    """(pools,): bytes."""
-
-    def allows(self, found: Amounts) -> bool:
-        """Whether a route keeps to them, but for what sums of floats leave."""
-        room = 1.0 + CLOSE
-        return (
-            found.seconds <= self.seconds * room
-            and found.joules <= self.joules * room
-            and found.size_bytes <= self.size_bytes * room
-            and bool((found.memory <= self.memory * room).all())
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Column:
     """A route that may get a share."""
 
     pieces: Pieces
     amounts: Amounts
+
+
+Shares = tuple[tuple[Column, float], ...]
+"""Routes with their shares of the traffic, the greatest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +87,9 @@ class Relaxation:
     _seen: set[Pieces] = field(default_factory=set)
     _packing: Packing = field(init=False)
     _best_prices: Floats | None = None
-    _cost_scale: float = 1.0
+    cost_scale: float = 1.0
+    """Costs are counted in this, where the target is not the throughput."""
+    _served: float = 1e3
 
     def __post_init__(self) -> None:
         self._packing = Packing(self._limits())
@@ -159,7 +143,7 @@ class Relaxation:
     def _profit(self, found: Amounts) -> float:
         if self.is_rate:
             return 1.0
-        return _SERVED - self.wish.cost(found) / self._cost_scale
+        return self._served - self.wish.cost(found) / self.cost_scale
 
     def improve(self, effort: float) -> None:
         """Generate columns until nothing is missing or the effort is spent."""
@@ -174,6 +158,16 @@ class Relaxation:
                 tried = [(1 - a) * prices + a * self._best_prices for a in _SMOOTHED]
             added = self._price(np.array(tried))
             self.is_settled = not added or self._is_closed()
+            if self.is_settled and not self.is_rate:
+                self.is_settled = not self._can_serve_more()
+
+    def _can_serve_more(self) -> bool:
+        """Whether serving all of the traffic was not worth enough; it is worth more from now on."""
+        if self._packing.solution.sum() >= 1.0 - 1e-7 or self._served >= _MOST_SERVED:
+            return False
+        self._served *= 1e3
+        self._packing.reprice(np.array([self._profit(c.amounts) for c in self.columns]))
+        return True
 
     def _is_closed(self) -> bool:
         value = self.value()
@@ -187,18 +181,33 @@ class Relaxation:
         served = float(self._packing.solution.sum())
         if served < 1.0 - 1e-7:
             return np.inf
-        return (_SERVED * served - reached) * self._cost_scale
+        return (self._served * served - reached) * self.cost_scale
 
-    def shares(self) -> list[tuple[Column, float]]:
-        """The routes of the solution, with their shares of the traffic, the greatest first."""
+    def solve(self) -> None:
+        """Solve the programme over the routes that there are."""
+        self.spent += 50.0 * self._packing.solve()
+        while not self.is_rate and self._can_serve_more():
+            self.spent += 50.0 * self._packing.solve()
+
+    def gain(self, column: Column) -> float:
+        """How much more a route is worth than it costs, at the prices in force."""
+        paid = float(self._packing.duals @ self._row_values(column.amounts))
+        return self._profit(column.amounts) - paid
+
+    def weights_now(self) -> Weights:
+        """The weights under which the cheapest route is the one that is missed most."""
+        return self._weights(self._packing.duals[None])
+
+    def shares(self) -> Shares:
+        """The routes of the solution."""
         solution = self._packing.solution
         total = float(solution.sum())
         if total <= 0.0:
-            return []
+            return ()
         parts = solution / total
         order = sorted(np.nonzero(parts > CLOSE)[0].tolist(), key=lambda i: (-parts[i], i))
         whole = float(parts[order].sum())
-        return [(self.columns[i], float(parts[i]) / whole) for i in order]
+        return tuple((self.columns[i], float(parts[i]) / whole) for i in order)
 
     def _price(self, prices: Floats) -> int:
         """Look for routes that are worth more than they cost at each row of `prices`, and take
@@ -211,7 +220,7 @@ class Relaxation:
             if not np.isfinite(paths.totals[b]):
                 continue
             self._take_bound(prices[b], float(paths.totals[b]))
-            pieces = tuple(p for p in paths.pieces(b) if isinstance(p, tuple))
+            pieces = linear(paths.pieces(b))
             found.append(Column(pieces=pieces, amounts=amounts(self.tables, pieces)))
         # Only those that gain at the prices in force keep the programme going.
         now = self._packing.duals
@@ -241,7 +250,7 @@ class Relaxation:
             Target.BYTES: "size_bytes",
         }.get(self.wish.target)
         if own is not None:
-            single[own] = single[own] + 1.0 / self._cost_scale
+            single[own] = single[own] + 1.0 / self.cost_scale
         return replace(weights, **single, loads=prices[:, :count] / self.scale_s)
 
     def _take_bound(self, prices: Floats, total: float) -> None:
@@ -256,13 +265,13 @@ class Relaxation:
             bound = self.scale_s * (total - known) / paid if paid > 0.0 else 0.0
         else:
             room = float(prices[:count] @ self._packing.limits[:count])
-            bound = (total - known - room) * self._cost_scale
+            bound = (total - known - room) * self.cost_scale
         if bound > self.bound:
             self.bound, self._best_prices = bound, prices
 
 
-_SERVED = 1e6
-"""What serving a request is worth, in units of the cost of a good route."""
+_MOST_SERVED = 1e9
+"""Most that serving a request is worth, in units of the cost of a good route."""
 
 
 def _amount(found: Amounts, name: str) -> float:
@@ -278,27 +287,22 @@ def _amount(found: Amounts, name: str) -> float:
 
 
 def seeds(tables: Tables) -> list[Column]:
-    """Routes to begin with: every choice alone, every device alone, and the quickest."""
-    count = len(tables.devices)
+    """Routes to begin with: every choice alone, the quickest, and the one with the least load."""
     found: list[Pieces] = []
     for c in range(len(tables.choices)):
-        is_allowed = not tables.refusal[:, c].any()
         device = tables.device_of[c]
         sent = tables.first_sends.penalty[device] + tables.last_sends.penalty[device]
-        if is_allowed and sent == 0.0:
+        if not tables.refusal[:, c].any() and sent == 0.0:
             found.append(((0, c),))
-    weights = Weights.none(tables, count + 1)
-    loads = weights.loads
-    seconds = weights.seconds + 1.0
-    # On each device alone: everything else is dear.
-    quick = cheapest(tables, replace(weights, seconds=seconds))
-    if np.isfinite(quick.totals[0]):
-        found.append(_pieces_of(quick.pieces(0)))
-    spread = cheapest(tables, replace(weights, loads=loads + 1.0))
-    if np.isfinite(spread.totals[0]):
-        found.append(_pieces_of(spread.pieces(0)))
+    weights = Weights.none(tables, 2)
+    seconds, loads = weights.seconds, weights.loads
+    seconds[0], loads[1] = 1.0, 1.0
+    paths = cheapest(tables, weights)
+    found += [linear(paths.pieces(b)) for b in range(2) if np.isfinite(paths.totals[b])]
     return [Column(pieces=p, amounts=amounts(tables, p)) for p in dict.fromkeys(found)]
 
 
-def _pieces_of(pieces: Sequence[object]) -> Pieces:
-    return tuple(p for p in pieces if isinstance(p, tuple))
+def linear(pieces: Sequence[tuple[int, int] | PlacedFork]) -> Pieces:
+    """The pieces of a route without forks."""
+    assert not any(isinstance(piece, PlacedFork) for piece in pieces)
+    return tuple(piece for piece in pieces if not isinstance(piece, PlacedFork))

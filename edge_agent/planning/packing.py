@@ -43,6 +43,10 @@ class Packing:
         self.amounts = np.concatenate([self.amounts, amounts], axis=1)
         self.profits = np.concatenate([self.profits, profits])
 
+    def reprice(self, profits: Floats) -> None:
+        """Give the columns other profits, (columns,)."""
+        self.profits = np.concatenate([np.zeros(len(self.limits)), profits])
+
     @property
     def duals(self) -> Floats:
         """(m,): what one unit more of each limit would bring."""

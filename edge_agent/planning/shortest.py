@@ -178,10 +178,9 @@ class Paths:
             found.append((place, c))
             place += 1
             while place < n:
-                on = costs.segment[place, b, c] + self.tails[place + 1, b, c]
-                if on <= self.tails[place, b, c]:
-                    place += 1
-                    continue
+                place += self._stays(b, place, c)
+                if place == n:
+                    break
                 mate = self._mate(b, place, c)
                 if mate is None:
                     device = self._next_device(b, place, device)
@@ -190,6 +189,13 @@ class Paths:
                 found.append((place, c))
                 place += 1
         return found
+
+    def _stays(self, b: int, place: int, c: int) -> int:
+        """How many segments from `place` on go on in a choice."""
+        on = self.costs.segment[place:, b, c] + self.tails[place + 1 :, b, c]
+        is_on = on <= self.tails[place:-1, b, c]
+        first = int(is_on.argmin())
+        return len(is_on) if is_on[first] else first
 
     def _entered(self, b: int, place: int, device: int) -> Floats:
         first = int(self.tables.first_of[device])

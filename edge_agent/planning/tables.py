@@ -108,6 +108,8 @@ class Tables:
     """(c,)"""
     pool_of: Ints
     """(c,)"""
+    form_of: Ints
+    """(c,): choices of one form share weights: those of one unit, layout and precision."""
     weights: Floats
     """(n, c): bytes of weights of each segment."""
     arenas: Floats
@@ -175,6 +177,8 @@ def tabulate(problem: Problem, target: Target) -> Tables | None:
     resources = tuple(dict.fromkeys((*hosts, owner, *names, *link_names)))
     pool_names = [memory_pool(device, times.configuration) for device, times in rows]
     pools = tuple(dict.fromkeys(pool_names))
+    forms_of = [_form(device.id, times.configuration) for device, times in rows]
+    forms = list(dict.fromkeys(forms_of))
     n = len(problem.summary.segments)
     counts = [len(all_times) for _, all_times in found]
     slow = np.array([slowdown(problem, d.id, t.configuration.unit) for d, t in rows])
@@ -234,6 +238,7 @@ def tabulate(problem: Problem, target: Target) -> Tables | None:
         per_round=1.0 / instances,
         resource_of=np.array([index[name] for name in names]),
         pool_of=np.array([pools.index(name) for name in pool_names]),
+        form_of=np.array([forms.index(form) for form in forms_of]),
         weights=np.array([float(s.weight_bytes) for s in summary.segments])[:, None] * half,
         arenas=np.array([float(s.working_bytes) for s in summary.segments])[:, None] * instances,
         host_of=np.array([index[name] for name in hosts]),
@@ -245,6 +250,11 @@ def tabulate(problem: Problem, target: Target) -> Tables | None:
         first_sends=ends(problem.owner, None, problem.input_bytes),
         last_sends=ends(None, problem.owner, problem.output_bytes),
     )
+
+
+def _form(device: DeviceId, which: Configuration) -> tuple[object, ...]:
+    """What weights of equal form have in common: see `metrics.memory_bytes`."""
+    return device, which.unit, which.layout, which.is_half
 
 
 def _budget(problem: Problem, pool: str) -> int:
@@ -283,9 +293,15 @@ def _groups(rows: Sequence[tuple[PlannedDevice, SegmentTimes]]) -> list[list[int
         which = times.configuration
         if keeps_tensors(which, which):
             found.setdefault((device.id, which.unit), []).append(c)
-        elif which.layout is Layout.NHWC and times.turn_s_per_byte:
+        elif which.layout is Layout.NHWC:
             found.setdefault((device.id,), []).append(c)
-    return [group for group in found.values() if len(group) > 1]
+
+    def has_inner(group: list[int]) -> bool:
+        # One side alone may have a turn to save.
+        is_kept = rows[group[0]][1].configuration.threads == 0
+        return len(group) > 1 and (is_kept or any(rows[c][1].turn_s_per_byte for c in group))
+
+    return [group for group in found.values() if has_inner(group)]
 
 
 def _sends(

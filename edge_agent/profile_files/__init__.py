@@ -29,7 +29,9 @@ of the file's sources it is from. Operations count a multiply-add as two.
     [units.cpu]                        # the processor must be called cpu
     kind = "CPU"                       # GPU, NPU
     cores = { value = 4, source = "brief" }       # of a CPU, and only of one
-    peak.float32 = { value = "76.8 GFLOP/s", source = "…" }    # float32, float16, int8: all cores
+    # All cores, for float32, float16, int8. What was measured, here or by others, is taken as it
+    # is; of what a data sheet tells or was reckoned, a matrix product reaches three quarters.
+    peak.float32 = { value = "76.8 GFLOP/s", source = "…" }
     core_peak.float32 = { … }          # optional: the fastest core, where cores differ
     bandwidth = { value = "10 GB/s", source = "…" }            # all cores
     core_bandwidth = { … }             # optional: what one core gets of it
@@ -39,9 +41,9 @@ of the file's sources it is from. Operations count a multiply-add as two.
     idle = { … }                       # optional: of the unit alone; then busy is of it alone, too
     memory = { … }                     # only if it has memory of its own
     border = { value = "0.1 ns/B", source = "…" } # optional: a byte on its way to or from the unit
-    layouts = ["NCHW", "blocked"]      # optional; NHWC, native
+    layouts = ["NCHW", "blocked"]      # optional; also NHWC; "native" of other units than a CPU
     threads = [1, 4]                   # optional, of a CPU: which thread counts to plan with
-    takes = ["int8"]                   # optional: what it computes in
+    takes = ["int8"]                   # optional: all if it has a peak for float32, else its peaks
     refuses = ["Resize"]               # optional: operators that it does not take
 
     [units.cpu.efficiency]             # optional: share of the peak that operators reach

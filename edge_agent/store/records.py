@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,6 +94,14 @@ class ProfileStore:
         A damaged one is set aside and a warning logged. Raises: StorageError.
         """
         return read_or_set_aside(self._path(key), "the model will be measured again")
+
+    def contents(self) -> Iterator[bytes]:
+        """All that was put and is undamaged, by name of file. Raises: StorageError."""
+        for folder in sorted(self._folders()):
+            for path in sorted(folder.glob("*.json")):
+                content = read_or_set_aside(path, "the model will be measured again")
+                if content is not None:
+                    yield content
 
     def _folders(self) -> list[Path]:
         return [p for p in entries(self._folder) if p.is_dir()]

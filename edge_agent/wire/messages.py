@@ -1,4 +1,4 @@
-"""Every message: between client and agent, agent and worker, agent and builder.
+"""Every message: between client and agent, agent and worker, builder or planner.
 
 Decoding is strict: unknown kinds, unknown fields and values outside the bounds are errors.
 """
@@ -13,6 +13,7 @@ from msgspec import Meta
 from edge_agent.devices import Device, UnitId
 from edge_agent.errors import BadRequest, ProtocolError
 from edge_agent.plans import SERVED_TARGETS, Epoch, ExecutionPlan, Target
+from edge_agent.problems import Problem
 from edge_agent.subgraphs import ModelId, SampleSetId
 from edge_agent.tensors import TensorSpec
 from edge_agent.wire.parts import (
@@ -33,6 +34,7 @@ from edge_agent.wire.parts import (
     Text,
     Unopened,
 )
+from edge_agent.wire.routes import Best, Bounds, Effort, Front, Targets
 
 MAX_THREADS = 4096
 MAX_SUBGRAPHS = 4096
@@ -103,6 +105,17 @@ class AskPlan(Message, frozen=True, tag="plan"):
     Shapes that follow from others need not be given."""
 
 
+class AskDistributions(Message, frozen=True, tag="distributions"):
+    """What are the best distributions of this loaded model, over this device?"""
+
+    model: Name
+    targets: Targets = ()
+    """An answer for each; (): every target whose metric is known."""
+    bounds: Bounds = ()
+    is_pareto: bool = False
+    """Whether the Pareto set over the targets is wanted too."""
+
+
 class AskModels(Message, frozen=True, tag="models"):
     """Which models are loaded?"""
 
@@ -115,7 +128,9 @@ class AskDevices(Message, frozen=True, tag="devices"):
     """Which compute units are there?"""
 
 
-ClientMessage = Infer | Load | Unload | Replan | AskPlan | AskModels | AskStatus | AskDevices
+ClientMessage = (
+    Infer | Load | Unload | Replan | AskPlan | AskDistributions | AskModels | AskStatus | AskDevices
+)
 
 
 # Agent → client
@@ -182,6 +197,14 @@ class Plan(Message, frozen=True, tag="plan-reply"):
     plan: ExecutionPlan
 
 
+class Distributions(Message, frozen=True, tag="distributions-reply"):
+    """A `distributions.Planned`, as the planner answers it and the agent passes it on."""
+
+    best: Best
+    front: Front
+    knows_energy: bool
+
+
 class PlanInMaking(Message, frozen=True, tag="plan-in-making"):
     """The plan for the shapes that were asked for is being made: ask again."""
 
@@ -195,7 +218,9 @@ class Done(Message, frozen=True, tag="done"):
     detail: Text
 
 
-AgentMessage = Result | Failure | Models | Status | Devices | Plan | PlanInMaking | Done
+AgentMessage = (
+    Result | Failure | Models | Status | Devices | Plan | Distributions | PlanInMaking | Done
+)
 
 
 # Agent ↔ worker
@@ -398,6 +423,8 @@ class Build(Message, frozen=True, tag="build", kw_only=True):
     """Real inputs to compare and time with, beside made-up ones."""
     half_bound: float | None = None
     """As in `LoadedModel`."""
+    name: Name | None = None
+    """Under which what is found out of the model is kept for planning; None: it is not."""
 
     @property
     def is_forced(self) -> bool:
@@ -460,6 +487,34 @@ class Probed(Message, frozen=True, tag="probed"):
 BuilderRequest = Admit | Build | Grant | AskDevice
 BuilderMessage = Staged | Admitted | Built | Progress | Trying | AskGrant | Probed | Failure
 
+
+# Agent ↔ planner
+
+
+class PlanProblem(Message, frozen=True, tag="plan-problem"):
+    """Plan this; answered with `Distributions`."""
+
+    problem: Problem
+    targets: Targets = ()
+    is_pareto: bool = False
+    effort: Effort | None = None
+    """None: as the planner has it by default."""
+
+
+class PlanLoaded(Message, frozen=True, tag="plan-loaded"):
+    """Plan what the store keeps of the model loaded under this name, over this device."""
+
+    name: Name
+    model: ModelId
+    targets: Targets = ()
+    bounds: Bounds = ()
+    is_pareto: bool = False
+    effort: Effort | None = None
+
+
+PlannerRequest = PlanProblem | PlanLoaded
+PlannerMessage = Distributions | Progress | Failure
+
 T = TypeVar("T")
 
 
@@ -476,6 +531,8 @@ class Codec:
         self.from_worker = msgspec.msgpack.Decoder(WorkerMessage)
         self.to_builder = msgspec.msgpack.Decoder(BuilderRequest)
         self.from_builder = msgspec.msgpack.Decoder(BuilderMessage)
+        self.to_planner = msgspec.msgpack.Decoder(PlannerRequest)
+        self.from_planner = msgspec.msgpack.Decoder(PlannerMessage)
 
     def encode(self, message: Message) -> bytes:
         """The message as MessagePack.

@@ -88,7 +88,7 @@ def test_wrong_json_is_refused(text: str, message: str) -> None:
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--stats .*now.toml: cannot be read: No such file"):
+    with pytest.raises(UsageError, match=r"--stats .*now\.toml: cannot be read: No such file"):
         load_statistics(tmp_path / "now.toml", UNITS)
     (tmp_path / "now.toml").write_bytes(b"\xff")
     with pytest.raises(UsageError, match="is not UTF-8; save it as UTF-8 text"):

@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """What `plan --devices` prints of plans."""
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import defaultdict
 from xml.etree import ElementTree
@@ -70,7 +71,7 @@ def test_requests_take_routes_by_their_shares() -> None:
 
 def test_each_leg_of_a_request_waits_for_the_one_before_it() -> None:
     for own in _by_request(steady(problem(), MIXED, requests=12)).values():
-        for before, after in zip(own, own[1:], strict=False):
+        for before, after in itertools.pairwise(own):
             assert after.start_s >= before.stop_s - 1e-12
 
 
@@ -101,7 +102,7 @@ def test_the_steady_rate_is_the_one_that_is_predicted() -> None:
 def test_bars_of_a_row_do_not_overlap() -> None:
     for lane in timeline(problem(), MIXED).lanes:
         for row in lane.rows:
-            for before, after in zip(row, row[1:], strict=False):
+            for before, after in itertools.pairwise(row):
                 assert before.stop_s <= after.start_s + 1e-12
 
 
@@ -112,9 +113,7 @@ def test_the_trace_has_the_times_of_the_legs_in_microseconds_and_names_who_did_i
     shown = sorted((e["ts"], e["dur"]) for e in events if e["ph"] == "X")
     told = legs(problem(), offloaded())
     assert shown == [(leg.start_s * 1e6, leg.took_s * 1e6) for leg in told]
-    names = {
-        (e["name"], e["pid"], e["tid"]): e["args"]["name"] for e in events if e["ph"] == "M"
-    }
+    names = {(e["name"], e["pid"], e["tid"]): e["args"]["name"] for e in events if e["ph"] == "M"}
     assert [n for (kind, _, _), n in names.items() if kind == "process_name"] == [
         "lab",
         "pi",

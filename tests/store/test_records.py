@@ -79,3 +79,14 @@ def test_sweeps_remove_half_written_files(tmp_path: Path) -> None:
     assert len(plans.sweep()) == 1
     assert len(profiles.sweep()) == 1
     assert profiles.get(KEY) == b"{}"
+
+
+def test_all_that_is_kept_of_profiles_can_be_gone_through(tmp_path: Path) -> None:
+    profiles = ProfileStore(tmp_path)
+    assert list(profiles.contents()) == []
+    profiles.put(KEY, b"{}")
+    profiles.put(replace(KEY, device_key="another"), b"[1]")
+    assert sorted(profiles.contents()) == [b"[1]", b"{}"]
+    damaged = next((tmp_path / "profiles").glob("*/*.json"))
+    damaged.write_bytes(b"cut short")
+    assert len(list(profiles.contents())) == 1

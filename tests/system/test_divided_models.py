@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.builder.building import is_quantised
+from edge_agent.builder.quantised import is_quantised
 from edge_agent.builder.specs import inner_specs
 from edge_agent.builder.tolerance import disagreement
 from edge_agent.engine.chain import Chain

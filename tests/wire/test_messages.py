@@ -22,12 +22,14 @@ from edge_agent.devices import (
 )
 from edge_agent.errors import BadRequest, ProtocolError, RunFailed
 from edge_agent.plans import Epoch, ExecutionPlan, Pin, Target
+from edge_agent.problems import Bound
 from edge_agent.profiles import Placement, RefusedNode
 from edge_agent.subgraphs import ModelId
 from edge_agent.tensors import ElementType, TensorName, TensorSpec
 from edge_agent.wire.messages import (
     MAX_DEADLINE_S,
     Admit,
+    AskDistributions,
     AskModels,
     Build,
     Built,
@@ -39,6 +41,8 @@ from edge_agent.wire.messages import (
     Infer,
     Load,
     Message,
+    PlanLoaded,
+    PlanProblem,
     Probed,
     Progress,
     Ran,
@@ -57,6 +61,7 @@ from edge_agent.wire.parts import (
     SubgraphFile,
     TensorHead,
 )
+from tests.planner.made_problems import problem
 
 EPOCH = Epoch(owner="local", incarnation=1, model=ModelId("m"), number=2)
 HEAD = TensorHead("x", ElementType.FLOAT32, (1, 3))
@@ -131,6 +136,7 @@ PLAN = ExecutionPlan(
         ),
     ),
 )
+BOUNDS = (Bound(target=Target.LATENCY, limit=0.08), Bound(target=Target.THROUGHPUT, limit=5.0))
 CODEC = Codec()
 DIRECTIONS = {
     "from_client": CODEC.from_client,
@@ -139,6 +145,8 @@ DIRECTIONS = {
     "from_worker": CODEC.from_worker,
     "to_builder": CODEC.to_builder,
     "from_builder": CODEC.from_builder,
+    "to_planner": CODEC.to_planner,
+    "from_planner": CODEC.from_planner,
 }
 EXAMPLES: list[tuple[str, Message]] = [
     ("from_client", Infer("r", "m", (HEAD,), ("y",), 1.5)),
@@ -146,6 +154,8 @@ EXAMPLES: list[tuple[str, Message]] = [
     ("from_client", Load("/m.onnx", None, Target.LATENCY, 2, ((TensorName("x"), (1, 3)),))),
     ("from_client", Load("/m.onnx", None, Target.LATENCY, None, (), pins=PINS)),
     ("from_client", AskModels()),
+    ("from_client", AskDistributions("m")),
+    ("from_client", AskDistributions("m", tuple(Target), BOUNDS, is_pareto=True)),
     ("from_agent", Failure(None, "busy", "later")),
     ("from_agent", Done("done")),
     (
@@ -215,7 +225,11 @@ EXAMPLES: list[tuple[str, Message]] = [
             is_large=True,
         ),
     ),
+    ("to_planner", PlanLoaded("m", ModelId("m"), (Target.BYTES,), BOUNDS, True, 1e6)),
+    ("to_planner", PlanProblem(problem(), (Target.LATENCY,), is_pareto=True)),
 ]
+SHARED = (Failure, Progress)
+"""What goes more than one way."""
 
 
 @pytest.mark.parametrize(("direction", "message"), EXAMPLES)
@@ -228,7 +242,7 @@ def test_a_message_is_not_understood_in_the_other_directions(
     direction: str, message: Message
 ) -> None:
     for other, decoder in DIRECTIONS.items():
-        if other != direction and not isinstance(message, Failure):
+        if other != direction and not isinstance(message, SHARED):
             with pytest.raises(ProtocolError):
                 decode(decoder, CODEC.encode(message))
 
@@ -320,6 +334,40 @@ def test_a_bound_on_float16_is_a_share(bound: float) -> None:
     load = Load("/m.onnx", None, Target.LATENCY, None, (), half_bound=bound)
     with pytest.raises(ProtocolError, match="half_bound"):
         decode(CODEC.from_client, CODEC.encode(load))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("targets", ["latency"] * 6),
+        ("targets", ["comfort"]),
+        ("bounds", [{"target": "latency", "limit": -1.0}]),
+        ("bounds", [{"target": "latency", "limit": math.nan}]),
+        ("bounds", [{"target": "latency", "limit": math.inf}]),
+        ("bounds", [{"target": "latency"}]),
+        ("is_pareto", 1),
+        ("model", "m" * 4097),
+        ("effort", 1.0),
+    ],
+)
+def test_distributions_that_make_no_sense_are_refused(field: str, value: Any) -> None:
+    plain = msgspec.msgpack.decode(CODEC.encode(AskDistributions("m")))
+    with pytest.raises(ProtocolError):
+        decode(CODEC.from_client, msgspec.msgpack.encode(plain | {field: value}))
+
+
+@pytest.mark.parametrize("effort", [0.0, -1.0, math.nan, math.inf, 1e10])
+def test_an_effort_without_end_is_refused(effort: float) -> None:
+    ask = PlanProblem(problem(), effort=effort)
+    with pytest.raises(ProtocolError, match="effort"):
+        decode(CODEC.to_planner, CODEC.encode(ask))
+
+
+def test_a_problem_that_contradicts_itself_is_refused() -> None:
+    plain = msgspec.msgpack.decode(CODEC.encode(PlanProblem(problem())))
+    plain["problem"]["owner"] = "nobody"
+    with pytest.raises(ProtocolError, match="got device nobody"):
+        decode(CODEC.to_planner, msgspec.msgpack.encode(plain))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,235 @@
+"""The planner process as the agent sees it: there is one when it is needed, and one request at a
+time goes there."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from edge_agent import clock
+from edge_agent.agent.processes import Child
+from edge_agent.agent.turns import Turn
+from edge_agent.config import Settings, encode_settings
+from edge_agent.errors import (
+    AgentUnavailable,
+    Busy,
+    DeadlineExceeded,
+    EdgeAgentError,
+    ProtocolError,
+    error_from_code,
+)
+from edge_agent.transport import local
+from edge_agent.wire.frames import MAX_MESSAGE_BYTES
+from edge_agent.wire.messages import (
+    Codec,
+    Distributions,
+    Failure,
+    PlannerMessage,
+    PlannerRequest,
+    Progress,
+    decode,
+)
+
+log = logging.getLogger(__name__)
+
+IDLE_S = 30.0
+"""An unused planner ends after that: starting another takes a third of a second."""
+MOST_WAITING = 4
+"""So many requests wait for the one under way; each takes a thread of the agent."""
+
+
+class Planner:
+    """A planner child; used by one thread at a time, except for `kill`."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Start it; it runs where nobody else wants the processor."""
+        self._codec = Codec()
+        self._child = Child("edge_agent.planner", [encode_settings(settings)])
+        self.stream = local.FrameStream(self._child.stream)
+        self._child.give_way_to_all()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._child.pid
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its process runs."""
+        return self._child.process.poll() is None
+
+    def ask(self, message: PlannerRequest, limit_s: float) -> Distributions:
+        """What it answers.
+
+        Raises:
+            DeadlineExceeded: it took longer than `limit_s`; it is of no more use.
+            ConnectionLost: it died; as above.
+            ProtocolError: it answers what makes no sense; as above.
+            EdgeAgentError: the request is too large, or it could not do what was asked.
+        """
+        encoded = self._codec.encode(message)
+        if len(encoded) > MAX_MESSAGE_BYTES:
+            raise EdgeAgentError(
+                f"the planning problem has {len(encoded)} bytes, want at most {MAX_MESSAGE_BYTES}: "
+                "leave out devices or configurations"
+            )
+        until_s = clock.monotonic_s() + limit_s
+        reached = "it did not begin"
+        try:
+            self.stream.send(encoded, (), until_s)
+            while True:
+                raw, _ = self.stream.receive(until_s)
+                told: PlannerMessage = decode(self._codec.from_planner, raw)
+                match told:
+                    case Progress(fraction=fraction, what=what):
+                        reached = f"it was {fraction:.0%} through, at {what}"
+                    case Failure(code=code, message=text):
+                        raise error_from_code(code, text)
+                    case Distributions() as answer:
+                        return answer
+        except DeadlineExceeded as error:
+            raise DeadlineExceeded(
+                f"planning took longer than {limit_s:g} s, planner_s of [planning] in the config "
+                f"file ({reached}): ask for fewer targets, or when the device does less"
+            ) from error
+
+    def kill(self) -> None:
+        """Stop it at once, from any thread."""
+        self._child.kill()
+
+    def release(self) -> None:
+        """End the stream, on which it ends by itself."""
+        self._child.release()
+
+    def end(self) -> str:
+        """End it; how it ended."""
+        self._child.end()
+        return self._child.how_it_ended()
+
+
+class Planners:
+    """At most one planner at a time: started on demand, ended when it was idle for a while."""
+
+    def __init__(
+        self, settings: Settings, *, idle_s: float = IDLE_S, most_waiting: int = MOST_WAITING
+    ) -> None:
+        self._settings = settings
+        self._idle_s = idle_s
+        self._most_waiting = most_waiting
+        self._turn = Turn()
+        """Held by whose request is under way."""
+        self._changing = threading.Lock()
+        """Held to change what follows."""
+        self.asked = 0
+        """How many requests are under way or wait."""
+        self._planner: Planner | None = None
+        self._is_busy = False
+        self._timer: threading.Timer | None = None
+        self._is_closed = threading.Event()
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the planner; None if there is none."""
+        with self._changing:
+            return None if self._planner is None else self._planner.pid
+
+    def ask(self, message: PlannerRequest, limit_s: float | None = None) -> Distributions:
+        """What the planner answers; blocks until it does, after those who asked before.
+
+        It may take `limit_s`; None: `planning.planner_s`.
+
+        Raises:
+            Busy: too many others wait.
+            DeadlineExceeded: it took longer.
+            EdgeAgentError: it died, or could not do what was asked.
+            AgentUnavailable: the agent is about to end.
+        """
+        with self._counted(), self._turn.held(self._is_closed.is_set) as is_mine:
+            if not is_mine:
+                raise _stopping()
+            planner = self._take()
+            is_sound = False
+            try:
+                answer = planner.ask(message, limit_s or self._settings.planning.planner_s)
+                is_sound = True
+                return answer
+            except local.ConnectionLost as error:
+                if self._is_closed.is_set():
+                    raise _stopping() from error
+                how = planner.end()
+                raise EdgeAgentError(f"the planner died ({how}): ask again") from error
+            except (DeadlineExceeded, ProtocolError):
+                planner.kill()
+                raise
+            except EdgeAgentError:
+                is_sound = True
+                raise
+            finally:
+                self._give_back(planner, is_sound=is_sound)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        with self._changing:
+            if self.asked > self._most_waiting:
+                raise Busy(f"{self.asked} requests to the planner are waited for: ask again later")
+            self.asked += 1
+        try:
+            yield
+        finally:
+            with self._changing:
+                self.asked -= 1
+
+    def _take(self) -> Planner:
+        with self._changing:
+            if self._is_closed.is_set():
+                raise _stopping()
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            if self._planner is not None and not self._planner.is_alive:
+                self._planner.end()
+                self._planner = None
+            if self._planner is None:
+                self._planner = Planner(self._settings)
+            self._is_busy = True
+            return self._planner
+
+    def _give_back(self, planner: Planner, *, is_sound: bool) -> None:
+        with self._changing:
+            self._is_busy = False
+            if is_sound and not self._is_closed.is_set():
+                self._timer = threading.Timer(self._idle_s, self._end_idle, [planner])
+                self._timer.daemon = True
+                self._timer.start()
+                return
+            self._planner = None
+        planner.end()
+
+    def _end_idle(self, planner: Planner) -> None:
+        with self._changing:
+            is_idle = self._planner is planner and self._timer is threading.current_thread()
+            if is_idle:
+                self._planner = self._timer = None
+        if is_idle:
+            planner.end()
+
+    def close(self) -> None:
+        """End the planner; who waits for it gets `AgentUnavailable`."""
+        self._is_closed.set()
+        with self._changing:
+            planner, timer, is_busy = self._planner, self._timer, self._is_busy
+            if timer is not None:
+                timer.cancel()
+            if planner is not None:
+                planner.kill()
+            if not is_busy:
+                self._planner = self._timer = None
+        self._turn.look_again()
+        if planner is not None and not is_busy:
+            planner.end()
+
+
+def _stopping() -> AgentUnavailable:
+    return AgentUnavailable("the agent is stopping")

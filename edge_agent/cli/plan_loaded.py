@@ -1,0 +1,105 @@
+"""`edge-agent plan NAME --target T`: the best distributions of a loaded model over this device."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from edge_agent.cli.output import client_of, print_json, print_table, size_text
+from edge_agent.distributions import Distribution, Infeasible, Planned
+from edge_agent.errors import UsageError
+from edge_agent.plans import Target
+
+_BOUND_UNITS: Final = {
+    Target.LATENCY: {"s": 1.0, "ms": 1e-3, "us": 1e-6},
+    Target.THROUGHPUT: {"/s": 1.0},
+    Target.ENERGY: {"J": 1.0, "mJ": 1e-3},
+    Target.MEMORY: {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "MiB": 2.0**20, "GiB": 2.0**30},
+    Target.BYTES: {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "MiB": 2.0**20, "GiB": 2.0**30},
+}
+
+
+def is_asked(options: argparse.Namespace) -> bool:
+    """Whether the options ask for distributions."""
+    return bool(options.target or options.bound or options.pareto)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Show the distributions."""
+    if options.explain or options.shape:
+        raise UsageError(
+            "--explain and --shape tell of the plan that serves; leave them out, or --target, "
+            "--bound and --pareto"
+        )
+    bounds = parse_bounds(options.bound or ())
+    with client_of(options) as client:
+        planned = client.distributions(
+            options.model, options.target or (), is_pareto=options.pareto, bounds=bounds
+        )
+    if options.json:
+        print_json(planned)
+    else:
+        _print(planned)
+    return 0
+
+
+def parse_bounds(texts: Sequence[str]) -> dict[Target | str, float]:
+    """`TARGET=LIMIT` options as limits in SI units by target.
+
+    Raises:
+        UsageError: it is written differently, or one target has two.
+    """
+    bounds: dict[Target | str, float] = {}
+    for text in texts:
+        name, _, limit = text.partition("=")
+        if name not in list(Target):
+            raise UsageError(f"--bound {text}: want TARGET=LIMIT, of {', '.join(Target)}")
+        target = Target(name)
+        if target in bounds:
+            raise UsageError(f"--bound {text}: {target} has a bound already; leave one out")
+        bounds[target] = _quantity(text, limit, target)
+    return bounds
+
+
+def _quantity(text: str, limit: str, target: Target) -> float:
+    units = _BOUND_UNITS[target]
+    unit = limit.lstrip("0123456789.")
+    try:
+        return float(limit[: len(limit) - len(unit)]) * units[unit]
+    except (ValueError, KeyError):
+        wanted = ", ".join(units)
+        raise UsageError(f"--bound {text}: want a number and one of {wanted} behind it") from None
+
+
+def _print(planned: Planned) -> None:
+    rows = [_row(str(answer.target), answer, planned.knows_energy) for answer in planned.best]
+    rows += [_row("between", answer, planned.knows_energy) for answer in _others(planned)]
+    titles = ("best for", "ms", "per s", "J", "memory", "on the wire", "gap", "distribution")
+    print_table(titles, rows)
+    if not planned.knows_energy:
+        print("energy: not known, because nobody measured what this device draws")
+
+
+def _others(planned: Planned) -> Iterator[Distribution]:
+    shown = [found.routes for found in planned.best if isinstance(found, Distribution)]
+    return (found for found in planned.front if found.routes not in shown)
+
+
+def _row(title: str, answer: Distribution | Infeasible, knows_energy: bool) -> tuple[str, ...]:
+    if isinstance(answer, Infeasible):
+        return (title, *("-",) * 6, f"none: {answer.reason}")
+    metrics = answer.metrics
+    return (
+        title,
+        f"{metrics.latency_s * 1e3:.4g}",
+        f"{metrics.throughput_per_s:.4g}",
+        f"{metrics.energy_joules:.3g}" if knows_energy else "not known",
+        size_text(round(metrics.peak_memory_bytes)),
+        size_text(round(metrics.wire_bytes)),
+        f"{answer.gap:.1%}",
+        " or ".join(
+            f"{route} ({route.share:.0%})" if len(answer.routes) > 1 else str(route)
+            for route in answer.routes
+        ),
+    )

@@ -1,0 +1,1 @@
+"""The planning child: one request at a time, answered from frozen data."""

@@ -1,0 +1,98 @@
+"""Start of a planner process: `python -m edge_agent.planner FD SETTINGS`.
+
+FD is a connected socket; SETTINGS are the agent's, as JSON. The planner answers one request after
+the other and ends when the socket closes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import threading
+
+from edge_agent.config import Settings, decode_settings
+from edge_agent.distributions import Planned
+from edge_agent.errors import EdgeAgentError
+from edge_agent.planner.answering import Report, answer
+from edge_agent.planner.loaded import problem_of
+from edge_agent.store.profiled import ProfiledStore
+from edge_agent.transport import local
+from edge_agent.wire.messages import (
+    Codec,
+    Distributions,
+    Failure,
+    Message,
+    PlanLoaded,
+    PlannerRequest,
+    PlanProblem,
+    Progress,
+    decode,
+    error_text,
+)
+from edge_agent.wire.routes import pack_best, pack_front
+
+log = logging.getLogger(__name__)
+
+
+def _planned(message: PlannerRequest, settings: Settings, report: Report) -> Planned:
+    match message:
+        case PlanProblem(problem=problem):
+            pass
+        case PlanLoaded(name=name, model=model, bounds=bounds):
+            report(0.0, "reading what was measured")
+            problem = problem_of(ProfiledStore(settings.state).load(name, model), bounds)
+    return answer(
+        problem,
+        message.targets,
+        is_pareto=message.is_pareto,
+        effort=message.effort,
+        report=report,
+    )
+
+
+def _answer(raw: bytes, codec: Codec, settings: Settings, report: Report) -> Message:
+    try:
+        planned = _planned(decode(codec.to_planner, raw), settings, report)
+        return Distributions(
+            best=pack_best(planned),
+            front=pack_front(planned),
+            knows_energy=planned.knows_energy,
+        )
+    except EdgeAgentError as error:
+        return Failure(request=None, code=error.code, message=error_text(error))
+    except (Exception, MemoryError) as error:
+        log.exception("planning failed")
+        text = f"the planner failed: {type(error).__name__}: {error_text(error)}"
+        return Failure(request=None, code=EdgeAgentError.code, message=text)
+
+
+def _end_with(stream: local.FrameStream) -> None:
+    # A search may take long, and nobody wants it any more.
+    stream.wait_until_closed()
+    os._exit(0)
+
+
+def main(arguments: list[str]) -> None:
+    """Answer requests until the socket closes."""
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="planner: %(message)s")
+    fd, settings_text = arguments
+    settings = decode_settings(settings_text)
+    with socket.socket(fileno=int(fd)) as connected:
+        stream, codec = local.FrameStream(connected), Codec()
+        threading.Thread(target=_end_with, args=(stream,), daemon=True).start()
+
+        def report(fraction: float, what: str) -> None:
+            stream.send(codec.encode(Progress(fraction=fraction, what=what)))
+
+        while True:
+            try:
+                raw, _ = stream.receive()
+                stream.send(codec.encode(_answer(raw, codec, settings, report)))
+            except local.ConnectionLost:
+                return
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,64 @@
+"""What is asked of the planner, step by step, so that it can be told how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from edge_agent.distributions import Distribution, Planned
+from edge_agent.errors import BadRequest
+from edge_agent.planning.pareto import pareto
+from edge_agent.planning.planner import EFFORT, plan
+from edge_agent.plans import Target
+from edge_agent.problems import Problem
+
+Report = Callable[[float, str], None]
+"""Takes how far it is, 0 to 1, and what comes next."""
+
+
+def answer(
+    problem: Problem,
+    targets: Sequence[Target] = (),
+    *,
+    is_pareto: bool = False,
+    effort: float | None = None,
+    report: Report = lambda _fraction, _what: None,
+) -> Planned:
+    """The best distribution for each target, and the Pareto set over them if it is wanted.
+
+    Without `targets`, every target whose metric is known. `effort` as in `planning.planner.plan`.
+
+    Raises:
+        BadRequest: energy is asked for and not known, or a target twice.
+    """
+    knows_energy = _knows_energy(problem)
+    _check(problem, targets, knows_energy=knows_energy)
+    wanted = tuple(targets) or tuple(t for t in Target if knows_energy or t is not Target.ENERGY)
+    effort = EFFORT if effort is None else effort
+    steps = len(wanted) + is_pareto
+    best = []
+    for done, target in enumerate(wanted):
+        report(done / steps, f"the best for {target}")
+        best.append(plan(problem, target, effort))
+    front: tuple[Distribution, ...] = ()
+    if is_pareto:
+        report(len(wanted) / steps, "the Pareto set")
+        front = pareto(problem, wanted, effort).distributions
+    return Planned(best=tuple(best), front=front, knows_energy=knows_energy)
+
+
+def _knows_energy(problem: Problem) -> bool:
+    return all(any(unit.busy_w > 0.0 for unit in d.units) for d in problem.devices)
+
+
+def _check(problem: Problem, targets: Sequence[Target], *, knows_energy: bool) -> None:
+    if len(set(targets)) < len(targets):
+        raise BadRequest(f"targets: got one twice among {', '.join(targets)}")
+    asked = (*targets, *(bound.target for bound in problem.bounds))
+    if Target.ENERGY in asked and not knows_energy:
+        unknown = ", ".join(
+            device.id for device in problem.devices if not any(u.busy_w > 0.0 for u in device.units)
+        )
+        raise BadRequest(
+            f"energy: it is not known what {unknown} draws, from a meter or a device profile; ask "
+            "for other targets, and bound others"
+        )

@@ -1,0 +1,157 @@
+"""What a plan was chosen over: the best without one of its devices, and with another one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from edge_agent.devices import DeviceId
+from edge_agent.distributions import Distribution, Infeasible, PlacedFork, PlacedSubgraph
+from edge_agent.planning.planner import plan
+from edge_agent.planning.present import is_spared
+from edge_agent.planning.shortest import Paths, Weights, cheapest
+from edge_agent.planning.tables import Floats, Tables, tabulate, usable
+from edge_agent.plans import Target
+from edge_agent.problems import PlannedDevice, Problem
+
+EFFORT = 300_000.0
+"""For each alternative that has to be planned."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """A device that a plan does not use, and why."""
+
+    device: DeviceId
+    reason: str
+
+
+def devices_of(found: Distribution) -> frozenset[DeviceId]:
+    """The devices that compute something."""
+    used: set[DeviceId] = set()
+    for step in (step for route in found.routes for step in route.steps):
+        match step:
+            case PlacedSubgraph():
+                used.add(step.device)
+            case PlacedFork():
+                used |= {arm.device for arm in step.arms}
+    return frozenset(used)
+
+
+def left_out(problem: Problem, found: Distribution) -> tuple[LeftOut, ...]:
+    """Why each device that `found` does not use is left out.
+
+    Of one that might be used, what the best route through it costs in the target's own measure,
+    where that adds up over a route; else in latency.
+    """
+    used = devices_of(found)
+    tables = tabulate(problem, found.target)
+    assert tables is not None, "there is a distribution"
+    weights, unit, factor = _measure(tables, found.target)
+    paths = cheapest(tables, weights)
+    reached = forward(paths)
+    told = []
+    for device in problem.devices:
+        if device.id in used:
+            continue
+        reason = _idle(problem, device, found.target)
+        if not reason:
+            least = _through(paths, reached, tables.devices.index(device.id))
+            own = float(paths.totals[0])
+            reason = "no route can go there and back"
+            if np.isfinite(least):
+                reason = (
+                    f"the best route that uses it takes {least * factor:.4g} {unit}, the best of "
+                    f"all {own * factor:.4g} {unit}"
+                )
+        told.append(LeftOut(device=device.id, reason=reason))
+    return tuple(told)
+
+
+def _measure(tables: Tables, target: Target) -> tuple[Weights, str, float]:
+    none = Weights.none(tables)
+    match target:
+        case Target.ENERGY:
+            return replace(none, joules=none.joules + 1.0), "J", 1.0
+        case Target.BYTES:
+            return replace(none, size_bytes=none.size_bytes + 1.0), "bytes", 1.0
+        case Target.LATENCY | Target.THROUGHPUT | Target.MEMORY:
+            return replace(none, seconds=none.seconds + 1.0), "ms", 1e3
+
+
+def _idle(problem: Problem, device: PlannedDevice, target: Target) -> str:
+    """Why a device cannot be used at all; empty if it can."""
+    if is_spared(problem, device.id):
+        charge = problem.statistics_of(device.id).battery_fraction
+        least = problem.least_battery_fraction
+        return f"its battery is at {charge:.0%}; it works for others from {least:.0%} on"
+    if not device.times:
+        return "it has no latency profile"
+    if not usable(problem, device, target):
+        banned = [f"{u.id}: {u.banned_because}" for u in device.units if u.banned_because]
+        return "; ".join(banned) or "none of its configurations runs one request at a time"
+    return ""
+
+
+def forward(paths: Paths) -> Floats:
+    """(n, c): cheapest way to have run segments 0..p, the last of them in c; for weighting 0."""
+    tables, costs = paths.tables, paths.costs
+    n, device_of = tables.places, tables.device_of
+    reached = np.empty((n, len(device_of)))
+    reached[0] = costs.first[0, device_of] + costs.begin[0, 0] + costs.segment[0, 0]
+    for place in range(1, n):
+        before = reached[place - 1]
+        out = np.minimum.reduceat(before + costs.leave[place, 0], tables.first_of)
+        arrived = (out[:, None] + costs.send[place, 0]).min(axis=0)
+        entered = np.minimum(before, arrived[device_of] + costs.begin[place, 0])
+        if len(tables.grouped):
+            left = before[tables.grouped] + costs.inner_leave[place, 0]
+            mates = np.minimum.reduceat(left, tables.group_starts)[tables.group_of]
+            mates = mates + costs.inner_begin[place, 0]
+            entered[tables.grouped] = np.minimum(entered[tables.grouped], mates)
+        reached[place] = entered + costs.segment[place, 0]
+    return reached
+
+
+def _through(paths: Paths, reached: Floats, device: int) -> float:
+    """The cheapest route that runs at least one segment on a device."""
+    (own,) = np.nonzero(paths.tables.device_of == device)
+    return float((reached[:, own] + paths.tails[1:, 0][:, own]).min())
+
+
+def runner_up(problem: Problem, found: Distribution) -> Distribution | None:
+    """The best distribution that does without one of the devices of `found`; None if there is
+    none."""
+    best: Distribution | None = None
+    for other in _without_each(problem, found):
+        made = plan(other, found.target, EFFORT)
+        if isinstance(made, Infeasible):
+            continue
+        if best is None or made.metrics.cost(found.target) < best.metrics.cost(found.target):
+            best = made
+    return best
+
+
+def _without_each(problem: Problem, found: Distribution) -> Iterator[Problem]:
+    for device in sorted(devices_of(found)):
+        others = tuple(replace(d, times=()) if d.id == device else d for d in problem.devices)
+        if not any(pin.device == device for pin in problem.pins):
+            yield replace(problem, devices=others)
+
+
+def alone(problem: Problem, target: Target) -> Distribution | None:
+    """The best that one device can do without the others, its inputs and outputs sent as needed;
+    None if the model fits on none."""
+    best: Distribution | None = None
+    for device in problem.devices:
+        others = tuple(d if d.id == device.id else replace(d, times=()) for d in problem.devices)
+        if any(pin.device != device.id for pin in problem.pins):
+            continue
+        made = plan(replace(problem, devices=others), target, EFFORT)
+        if isinstance(made, Infeasible):
+            continue
+        if best is None or made.metrics.cost(target) < best.metrics.cost(target):
+            best = made
+    return best

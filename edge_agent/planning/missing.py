@@ -1,0 +1,200 @@
+"""Why no distribution keeps to what is asked, and what is missing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from edge_agent.planning.amounts import Bottleneck, Caps
+from edge_agent.planning.labels import best_route
+from edge_agent.planning.present import is_spared
+from edge_agent.planning.shortest import Weights, cheapest
+from edge_agent.planning.tables import Tables, tabulate, usable
+from edge_agent.plans import Target
+from edge_agent.problems import Problem
+
+_EFFORT = 300_000.0
+_SHOWN = 4
+
+
+def why_infeasible(problem: Problem, target: Target) -> str:
+    """One or two sentences: the first obstacle of devices, segments, links, memory and bounds."""
+    tables = tabulate(problem, target)
+    if tables is None:
+        return "no device may do anything: " + "; ".join(_idle_devices(problem, target))
+    stuck = _stuck_segments(tables)
+    if stuck:
+        return stuck
+    paths = cheapest(tables, Weights.none(tables))
+    if not np.isfinite(paths.totals[0]):
+        return _unlinked(problem, tables)
+    return _over_budget(tables) or _out_of_bounds(problem, tables)
+
+
+def _idle_devices(problem: Problem, target: Target) -> Iterator[str]:
+    for device in problem.devices:
+        if is_spared(problem, device.id):
+            charge = problem.statistics_of(device.id).battery_fraction
+            yield (
+                f"{device.id} has {charge:.0%} of its charge left, and works for others from "
+                f"{problem.least_battery_fraction:.0%} on"
+            )
+        elif not device.times:
+            yield f"{device.id} has no latency profile"
+        elif not usable(problem, device, target):
+            banned = [f"{u.id}: {u.banned_because}" for u in device.units if u.banned_because]
+            yield f"{device.id}: " + ("; ".join(banned) or "nothing runs one request at a time")
+
+
+def _stuck_segments(tables: Tables) -> str:
+    (stuck,) = np.nonzero(np.isinf(tables.refusal).all(axis=1))
+    if not len(stuck):
+        return ""
+    segment = tables.problem.summary.segments[int(stuck[0])]
+    operators = ", ".join(name for name, _ in segment.operators[:_SHOWN])
+    pins = [pin for pin in tables.problem.pins if pin.segment == segment.index]
+    where = f"segment {segment.index} (nodes {segment.start} to {segment.stop - 1}: {operators})"
+    more = f", and {len(stuck) - 1} more," if len(stuck) > 1 else ""
+    if pins:
+        wanted = ", ".join(
+            f'"{pin.pattern}" on {pin.device}' + (f"/{pin.unit}" if pin.unit else "")
+            for pin in pins
+        )
+        return (
+            f"{where}{more} cannot run where it is pinned ({wanted}): no unit there takes it and "
+            "may be used; pin it elsewhere, or not at all"
+        )
+    return f"{where}{more} is refused by every unit that may be used"
+
+
+def _unlinked(problem: Problem, tables: Tables) -> str:
+    links = {(k.source, k.target) for k in problem.links}
+    others = [device for device in tables.devices if device != problem.owner]
+    missing = [
+        f"{a} to {b}"
+        for device in others
+        for a, b in ((problem.owner, device), (device, problem.owner))
+        if (a, b) not in links
+    ]
+    if missing:
+        shown = ", ".join(missing[:_SHOWN]) + (" and others" if len(missing) > _SHOWN else "")
+        return (
+            f"no route leads through the model from {problem.owner} and back: there is no link "
+            f"from {shown}; add links, or let other devices do more"
+        )
+    return (
+        f"no route leads through the model from {problem.owner} and back: where the devices would "
+        "have to change, what crosses cannot be sent (its size is not known, it cannot leave the "
+        "device, or it is more than the receiver takes)"
+    )
+
+
+def _budgets(tables: Tables) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    most = tables.problem.bound(Target.MEMORY)
+    return tables.budgets if most is None else np.minimum(tables.budgets, most)
+
+
+def _over_budget(tables: Tables) -> str:
+    """What memory is missing; empty if memory alone does not stand in the way."""
+    budgets = _budgets(tables)
+    caps = replace(Caps.none(tables), memory=budgets)
+    least = best_route(tables, Bottleneck.MEMORY, caps, effort=_EFFORT)
+    if least.pieces is not None:
+        return ""
+    needs: list[tuple[float, str]] = []
+    for pool, name in enumerate(tables.pools):
+        open_budgets = budgets.copy()
+        open_budgets[pool] = np.inf
+        weights = Weights.none(tables)
+        weights.memory[0, pool] = 1.0
+        found = best_route(tables, weights, replace(caps, memory=open_budgets), effort=_EFFORT)
+        if found.pieces is not None:
+            needs.append((found.value - budgets[pool], name))
+    whole = tables.problem.summary.weight_bytes
+    has = ", ".join(
+        f"{name} {_megabytes(budget)}" for name, budget in zip(tables.pools, budgets, strict=True)
+    )
+    if not needs:
+        return (
+            f"it fits nowhere, divided or not: its weights are {_megabytes(whole)}, and there are "
+            f"{has}; more memory on one device alone does not help, add to several or add devices"
+        )
+    least_bytes = min(needs)[0]
+    alike = [name for more, name in sorted(needs) if more <= least_bytes * 1.05 + 1e6]
+    more = [f"{_megabytes(m)} on {name}" for m, name in sorted(needs) if name not in alike]
+    on = f"any of {', '.join(alike)}" if len(alike) > 1 else alike[0]
+    instead = f", or {', or '.join(more[:_SHOWN])}" if more else ""
+    return (
+        f"it fits nowhere, divided or not: it needs {_megabytes(least_bytes)} more on {on}{instead}"
+        f" (there are {has})"
+    )
+
+
+def _megabytes(size_bytes: float) -> str:
+    if not math.isfinite(size_bytes):
+        return "no limit"
+    return f"{math.ceil(size_bytes / 1e6)} MB" if size_bytes >= 1e6 else f"{size_bytes:.0f} bytes"
+
+
+def _out_of_bounds(problem: Problem, tables: Tables) -> str:
+    """Which bound is beyond reach, or that they exclude each other."""
+    caps = replace(Caps.none(tables), memory=_budgets(tables))
+    told = []
+    for bound in problem.bounds:
+        best = _best(tables, caps, bound.target)
+        if best is None:
+            continue
+        if bound.target is Target.THROUGHPUT:
+            reached = 1.0 / best if best else math.inf
+            if reached < bound.limit and problem.most_routes == 1:
+                told.append(f"throughput of {bound.limit:g}/s: {reached:.4g}/s is the best")
+        elif best > bound.limit:
+            told.append(
+                f"{bound.target} of at most {_shown(bound.target, bound.limit)}: the least "
+                f"is {_shown(bound.target, best)}"
+            )
+    if told:
+        return "beyond reach: " + "; ".join(told)
+    asked = ", ".join(_asked(bound.target, bound.limit) for bound in problem.bounds)
+    return (
+        f"no distribution was found that keeps to all of these at once: {asked}; each alone may be "
+        "kept to, so loosen one"
+    )
+
+
+def _best(tables: Tables, caps: Caps, target: Target) -> float | None:
+    weights = Weights.none(tables)
+    match target:
+        case Target.LATENCY:
+            weights.seconds[0] = 1.0
+        case Target.ENERGY:
+            weights.joules[0] = 1.0
+        case Target.BYTES:
+            weights.size_bytes[0] = 1.0
+        case Target.THROUGHPUT | Target.MEMORY:
+            is_rate = target is Target.THROUGHPUT
+            aim = Bottleneck.LOADS if is_rate else Bottleneck.MEMORY
+            found = best_route(tables, aim, caps, effort=_EFFORT)
+            return None if found.pieces is None else found.value
+    found = best_route(tables, weights, caps, effort=_EFFORT)
+    return None if found.pieces is None else found.value
+
+
+def _shown(target: Target, value: float) -> str:
+    match target:
+        case Target.LATENCY:
+            return f"{value * 1e3:.4g} ms"
+        case Target.THROUGHPUT:
+            return f"{value:.4g}/s"
+        case Target.ENERGY:
+            return f"{value:.4g} J"
+        case Target.MEMORY | Target.BYTES:
+            return _megabytes(value)
+
+
+def _asked(target: Target, limit: float) -> str:
+    word = "at least" if target is Target.THROUGHPUT else "at most"
+    return f"{target} {word} {_shown(target, limit)}"

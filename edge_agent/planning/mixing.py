@@ -1,0 +1,111 @@
+"""The best mixture of routes under caps: bounded by its relaxation, put together from what fits.
+
+Long models are searched coarsely first. Where every route of the relaxation keeps to the caps, and
+all together to the budgets, it is the answer, and exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from edge_agent.planning.amounts import CLOSE, Caps
+from edge_agent.planning.assembly import Assembly
+from edge_agent.planning.caps import Resident
+from edge_agent.planning.coarse import coarsen, kept_boundaries, refined
+from edge_agent.planning.mixture import Column, Relaxation, Shares, Wish, seeds
+from edge_agent.planning.tables import Tables
+
+_BLOCKS = 40
+"""To how many blocks a long model is joined for a first search."""
+_COARSE_EFFORT = 0.6
+"""Share of the effort of the first search."""
+_RELAXED_EFFORT = 0.5
+"""Share of the effort of the relaxation, where its routes do not keep to the caps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Mixed:
+    """Routes with shares, and how good they can be."""
+
+    shares: Shares
+    """The greatest first; none where nothing was found."""
+    value: float
+    """Seconds per request, or the cost of one; infinity where nothing was found."""
+    bound: float
+    """No mixture is better."""
+
+
+def mix(
+    tables: Tables, wish: Wish, caps: Caps, effort: float, most_routes: int | None = None
+) -> Mixed:
+    """The best mixture that is found with about that much effort."""
+    relaxation = relaxed(tables, wish, caps, effort * _RELAXED_EFFORT)
+    if not relaxation.is_settled and not _binds(caps):
+        relaxation.improve(effort - relaxation.spent)
+    shares = relaxation.shares()
+    if np.isinf(relaxation.value()):
+        bound = np.inf if relaxation.is_settled else relaxation.bound
+        return Mixed(shares=(), value=np.inf, bound=bound)
+    is_few = most_routes is None or len(shares) <= most_routes
+    if is_few and is_allowed(tables, caps, shares):
+        return Mixed(shares=shares, value=relaxation.value(), bound=relaxation.bound)
+    assembly = Assembly(
+        tables=tables, wish=wish, caps=caps, most_routes=most_routes, scale_s=relaxation.scale_s
+    )
+    assembly.build(relaxation, effort - relaxation.spent)
+    return Mixed(
+        shares=assembly.shares,
+        value=assembly.value,
+        bound=relaxation.bound,
+    )
+
+
+def _binds(caps: Caps) -> bool:
+    singles = (caps.seconds, caps.joules, caps.size_bytes)
+    return bool(np.isfinite(singles).any() or np.isfinite(caps.memory).any())
+
+
+def is_allowed(tables: Tables, caps: Caps, shares: Shares) -> bool:
+    """Whether each route keeps to the caps, and all together to the budgets."""
+    if not all(caps.allows(column.amounts) for column, _ in shares):
+        return False
+    if not np.isfinite(caps.memory).any():
+        return True
+    together = Resident(tables, (column.pieces for column, _ in shares)).memory()
+    return bool((together <= caps.memory * (1.0 + CLOSE)).all())
+
+
+def relaxed(tables: Tables, wish: Wish, caps: Caps, effort: float) -> Relaxation:
+    """The linear programme over all routes, as far as the effort goes."""
+    found = seeds(tables)
+    if tables.places > 2 * _BLOCKS:
+        used = {start for column in found for start, _ in column.pieces}
+        blocks = kept_boundaries(tables, used, _BLOCKS)
+        coarse = coarsen(tables, blocks)
+        first = _started(coarse, wish, caps, seeds(coarse))
+        first.improve(effort * _COARSE_EFFORT)
+        found += [
+            Column(pieces=refined(blocks, column.pieces), amounts=column.amounts)
+            for column, _ in first.shares()
+        ]
+        effort -= first.spent
+    relaxation = _started(tables, wish, caps, found)
+    relaxation.improve(effort)
+    return relaxation
+
+
+def _started(tables: Tables, wish: Wish, caps: Caps, found: Sequence[Column]) -> Relaxation:
+    busiest = [float(column.amounts.loads.max(initial=0.0)) for column in found]
+    costs = [wish.cost(column.amounts) for column in found]
+    relaxation = Relaxation(
+        tables=tables,
+        wish=wish,
+        caps=caps,
+        scale_s=min((b for b in busiest if b > 0.0), default=1.0),
+        cost_scale=min((c for c in costs if c > 0.0), default=1.0),
+    )
+    relaxation.add(found)
+    return relaxation

@@ -1,0 +1,325 @@
+"""From a problem to a subnetwork distribution for each target, with what nothing can beat.
+
+- Latency, energy and bytes: one route, a shortest path. Exact; where a budget or a bound binds,
+  the search of labels.py. For the latency, forks may run at once.
+- Throughput, and anything at a rate: a mixture of routes, mixing.py.
+- Peak memory: one route whose fullest memory is least.
+
+Ties are broken by the latency, then by fewer subgraphs, then by the order of devices and
+configurations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from edge_agent.distributions import Distribution, Infeasible, Route
+from edge_agent.planning.amounts import CLOSE, Amounts, Bottleneck, Caps, Pieces, amounts
+from edge_agent.planning.branches import fork_options
+from edge_agent.planning.caps import keeps_to
+from edge_agent.planning.labels import best_route
+from edge_agent.planning.metrics import evaluate
+from edge_agent.planning.missing import why_infeasible
+from edge_agent.planning.mixing import Mixed, mix
+from edge_agent.planning.mixture import Wish, linear
+from edge_agent.planning.shortest import Weights, as_route, cheapest
+from edge_agent.planning.tables import Floats, Tables, tabulate
+from edge_agent.plans import Target
+from edge_agent.problems import Problem
+
+EFFORT = 2_000_000.0
+"""About two seconds of a desktop processor, for the searches that may take any time."""
+_HALVINGS = 12
+"""Steps of a search for the least cap under which a rate can be had."""
+
+
+def plan(problem: Problem, target: Target, effort: float = EFFORT) -> Distribution | Infeasible:
+    """The best distribution for `target` that keeps to budgets, bounds, pins and bans.
+
+    `effort` limits the searches that may take any time, in about microseconds of a desktop
+    processor; the more, the smaller the gap. Equal inputs give equal answers.
+    """
+    tables = tabulate(problem, target)
+    if tables is None:
+        return Infeasible(target=target, reason=why_infeasible(problem, target))
+    search = _Search(
+        problem=problem, tables=tables, target=target, effort=effort, caps=caps_of(tables)
+    )
+    found = search.run()
+    if isinstance(found, _Found):
+        return search.distribution(found)
+    reason = why_infeasible(problem, target)
+    return Infeasible(target=target, reason=reason, is_certain=found.is_certain)
+
+
+def caps_of(tables: Tables) -> Caps:
+    """What each route must keep to: bounds, and the budgets that can bind."""
+    problem = tables.problem
+    most = problem.bound(Target.MEMORY)
+    budgets = tables.budgets if most is None else np.minimum(tables.budgets, most)
+    return Caps(
+        seconds=_limit(problem, Target.LATENCY),
+        joules=_limit(problem, Target.ENERGY),
+        size_bytes=_limit(problem, Target.BYTES),
+        loads=np.full(len(tables.resources), np.inf),
+        memory=np.where(_most_memory(tables) <= budgets, np.inf, budgets),
+    )
+
+
+def _limit(problem: Problem, target: Target) -> float:
+    bound = problem.bound(target)
+    return np.inf if bound is None else bound
+
+
+def _most_memory(tables: Tables) -> Floats:
+    """(pools,): no distribution has more there: everything in every form, cut everywhere."""
+    per_choice = tables.weights.sum(axis=0) + tables.arenas.sum(axis=0) * tables.places
+    most = np.zeros(len(tables.pools))
+    np.add.at(most, tables.pool_of, per_choice)
+    return most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """Routes with shares, and the least cost that there can be: seconds per request for the
+    throughput, else the metric."""
+
+    routes: tuple[Route, ...]
+    bound: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Nothing:
+    is_certain: bool
+
+
+_Outcome = _Found | _Nothing
+
+
+@dataclass(slots=True, kw_only=True)
+class _Search:
+    problem: Problem
+    tables: Tables
+    target: Target
+    effort: float
+    caps: Caps
+
+    @property
+    def rate(self) -> float:
+        """Requests per second that are asked for at least."""
+        return self.problem.bound(Target.THROUGHPUT) or 0.0
+
+    def distribution(self, found: _Found) -> Distribution:
+        """The answer, with its metrics."""
+        metrics = evaluate(self.problem, found.routes)
+        cost, least = metrics.cost(self.target), found.bound
+        if cost <= least * (1.0 + CLOSE) or cost <= least:
+            least = cost
+        if self.target is Target.THROUGHPUT:
+            least = 1.0 / least if least else float("inf")
+        return Distribution(target=self.target, routes=found.routes, metrics=metrics, bound=least)
+
+    def run(self) -> _Outcome:
+        match self.target:
+            case Target.THROUGHPUT:
+                return self._fastest()
+            case Target.MEMORY:
+                return self._least_memory()
+            case Target.LATENCY:
+                return self._quickest()
+            case Target.ENERGY | Target.BYTES:
+                return self._cheapest()
+
+    # A mixture
+
+    def _fastest(self) -> _Outcome:
+        if self.problem.most_routes == 1:
+            found = self._bottleneck(Bottleneck.LOADS, self.caps)
+        else:
+            found = self._mixed(mix(self.tables, Wish(target=self.target), self.caps, self.effort))
+        if not isinstance(found, _Found) or not self.rate:
+            return found
+        if self._serves(found.routes):
+            return found
+        return _Nothing(is_certain=found.bound * self.rate > 1.0 + CLOSE)
+
+    def _serves(self, routes: Sequence[Route]) -> bool:
+        """Whether routes with their shares reach the rate that is asked for."""
+        return evaluate(self.problem, routes).throughput_per_s >= self.rate * (1.0 - CLOSE)
+
+    def _mixed(self, mixed: Mixed) -> _Outcome:
+        if not mixed.shares:
+            return _Nothing(is_certain=bool(np.isinf(mixed.bound)))
+        routes = (
+            replace(as_route(self.tables, column.pieces), share=share)
+            for column, share in mixed.shares
+        )
+        return _Found(routes=tuple(routes), bound=mixed.bound)
+
+    def _at_rate(self, least: float) -> _Outcome:
+        """A mixture that reaches the rate at the least cost; `least` is a bound without it."""
+        wish = Wish(target=self.target, least_per_s=self.rate)
+        found = self._mixed(mix(self.tables, wish, self.caps, self.effort))
+        return replace(found, bound=max(found.bound, least)) if isinstance(found, _Found) else found
+
+    def _at_rate_under(self, caps: Caps) -> _Found | None:
+        """A mixture that reaches the rate under these caps, if one is found."""
+        wish = Wish(target=Target.THROUGHPUT)
+        found = self._mixed(mix(self.tables, wish, caps, self.effort / _HALVINGS))
+        if isinstance(found, _Found) and self._serves(found.routes):
+            return found
+        return None
+
+    # One route
+
+    def _with_rate(self) -> Caps:
+        """The caps that one route alone must keep to."""
+        if not self.rate:
+            return self.caps
+        return replace(self.caps, loads=np.full(len(self.tables.resources), 1.0 / self.rate))
+
+    def _alone(self, weights: Weights, caps: Caps) -> tuple[Pieces | None, float]:
+        """The cheapest route under the caps, and what none can beat; infinity if there is none."""
+        paths = cheapest(self.tables, weights)
+        least = float(paths.totals[0])
+        if not np.isfinite(least):
+            return None, least
+        pieces = linear(paths.pieces(0))
+        if caps.allows(amounts(self.tables, pieces)):
+            return pieces, least
+        found = best_route(self.tables, weights, caps, effort=self.effort)
+        return found.pieces, max(found.bound, least)
+
+    def _cheapest(self) -> _Outcome:
+        """Least energy or bytes."""
+        none = Weights.none(self.tables)
+        is_energy = self.target is Target.ENERGY
+        weights = (
+            replace(none, joules=none.joules + 1.0)
+            if is_energy
+            else replace(none, size_bytes=none.size_bytes + 1.0)
+        )
+        pieces, least = self._alone(weights, self.caps)
+        if pieces is None:
+            return _Nothing(is_certain=bool(np.isinf(least)))
+        pieces = self._tied(weights, pieces)
+        found = _Found(routes=(as_route(self.tables, pieces),), bound=least)
+        if not self.rate or self._serves(found.routes):
+            return found
+        return self._at_rate(least)
+
+    def _tied(self, weights: Weights, pieces: Pieces) -> Pieces:
+        """The quickest of the routes that cost as little."""
+        before = amounts(self.tables, pieces)
+        cost = _cost(weights, before)
+        whole = 0.25 if weights.size_bytes.any() else max(cost, 1e-12) * CLOSE / 8
+        per_second = whole / max(before.seconds, 1e-12)
+        little = replace(weights, seconds=weights.seconds + per_second)
+        tied, _ = self._alone(little, self.caps)
+        if tied is None:
+            return pieces
+        after = amounts(self.tables, tied)
+        is_as_good = _cost(weights, after) <= cost * (1.0 + CLOSE)
+        return tied if is_as_good and after.seconds < before.seconds else pieces
+
+    def _quickest(self) -> _Outcome:
+        none = Weights.none(self.tables)
+        weights = replace(none, seconds=none.seconds + 1.0)
+        pieces, least = self._alone(weights, self.caps)
+        routes = [] if pieces is None else [as_route(self.tables, pieces)]
+        options = fork_options(self.tables)
+        if options:
+            paths = cheapest(self.tables, weights, options)
+            if np.isfinite(paths.totals[0]):
+                least = min(least, float(paths.totals[0]))
+                forked = paths.route(0)
+                if keeps_to(self.tables, self.caps, forked):
+                    routes.append(forked)
+        if not routes:
+            return _Nothing(is_certain=bool(np.isinf(least)))
+        quickest = min(routes, key=lambda route: evaluate(self.problem, [route]).latency_s)
+        found = _Found(routes=(quickest,), bound=least)
+        if not self.rate or self._serves(found.routes):
+            return found
+        return self._quickest_at_rate(weights, least)
+
+    def _quickest_at_rate(self, weights: Weights, least: float) -> _Outcome:
+        """Routes that reach the rate, of which the slowest is as quick as can be."""
+        alone, _ = self._alone(weights, self._with_rate())
+        best = None if alone is None else _Found(routes=(as_route(self.tables, alone),), bound=0.0)
+        mixed = self._at_rate(least)
+        if isinstance(mixed, _Nothing):
+            return mixed if best is None else replace(best, bound=least)
+        least = mixed.bound
+        best = self._quicker(best, mixed)
+        low, high = least, self._latency(best)
+        for _ in range(_HALVINGS):
+            if high <= low * (1.0 + 1e-4):
+                break
+            middle = 0.5 * (low + high)
+            found = self._at_rate_under(replace(self.caps, seconds=middle))
+            if found is None:
+                low = middle
+                continue
+            best = self._quicker(best, found)
+            high = self._latency(best)
+        return replace(best, bound=least)
+
+    def _latency(self, found: _Found) -> float:
+        return evaluate(self.problem, found.routes).latency_s
+
+    def _quicker(self, first: _Found | None, second: _Found) -> _Found:
+        if first is None or self._latency(second) < self._latency(first):
+            return second
+        return first
+
+    def _bottleneck(self, aim: Bottleneck, caps: Caps) -> _Outcome:
+        found = best_route(self.tables, aim, caps, effort=self.effort)
+        if found.pieces is None:
+            return _Nothing(is_certain=bool(np.isinf(found.bound)))
+        route = as_route(self.tables, found.pieces)
+        return _Found(routes=(route,), bound=found.bound)
+
+    def _least_memory(self) -> _Outcome:
+        """The least memory on the fullest device, and of such routes the quickest."""
+        found = self._bottleneck(Bottleneck.MEMORY, self.caps)
+        if not isinstance(found, _Found):
+            return found
+        least = found.bound
+        if self.rate and not self._serves(found.routes):
+            return self._least_memory_at_rate(least)
+        needed = evaluate(self.problem, found.routes).peak_memory_bytes
+        none = Weights.none(self.tables)
+        weights = replace(none, seconds=none.seconds + 1.0)
+        pieces, _ = self._alone(weights, replace(self._with_rate(), memory=self._at_most(needed)))
+        if pieces is None:
+            return found
+        return _Found(routes=(as_route(self.tables, pieces),), bound=least)
+
+    def _at_most(self, size_bytes: float) -> Floats:
+        return np.minimum(self.caps.memory, size_bytes)
+
+    def _least_memory_at_rate(self, least: float) -> _Outcome:
+        best = self._at_rate_under(self.caps)
+        if best is None:
+            return _Nothing(is_certain=False)
+        low, high = least, evaluate(self.problem, best.routes).peak_memory_bytes
+        for _ in range(_HALVINGS):
+            if high <= low * (1.0 + 1e-3):
+                break
+            middle = 0.5 * (low + high)
+            found = self._at_rate_under(replace(self.caps, memory=self._at_most(middle)))
+            if found is None:
+                low = middle
+            else:
+                best = found
+                high = evaluate(self.problem, best.routes).peak_memory_bytes
+        return replace(best, bound=least)
+
+
+def _cost(weights: Weights, found: Amounts) -> float:
+    """What a route costs that has a price on joules or bytes alone."""
+    return float(weights.joules[0]) * found.joules + float(weights.size_bytes[0]) * found.size_bytes

@@ -1,0 +1,128 @@
+"""Subnetwork distributions on the wire: steps of a route, and answers, are told apart by a tag."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from edge_agent.distributions import (
+    Distribution,
+    Infeasible,
+    Metrics,
+    PlacedFork,
+    PlacedSubgraph,
+    Planned,
+    Route,
+    Step,
+)
+from edge_agent.plans import Target
+from edge_agent.problems import Bound
+
+MAX_ROUTES = 4096
+MAX_STEPS = 8192
+MAX_FRONT = 4096
+"""Distributions of a Pareto set."""
+MAX_EFFORT = 1e9
+"""A quarter of an hour; NaN and infinity are above it too."""
+
+Targets = Annotated[tuple[Target, ...], Meta(max_length=len(Target))]
+Bounds = Annotated[tuple[Bound, ...], Meta(max_length=len(Target))]
+Effort = Annotated[float, Meta(gt=0, le=MAX_EFFORT)]
+"""As `planning.planner.plan` takes it."""
+
+
+class _Tagged(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
+    """Base of what stands where one of several is possible."""
+
+
+class SubgraphStep(_Tagged, frozen=True, tag="subgraph"):
+    """A subgraph of a route."""
+
+    placed: PlacedSubgraph
+
+
+class ForkStep(_Tagged, frozen=True, tag="fork"):
+    """A fork of a route."""
+
+    placed: PlacedFork
+
+
+class RouteOnWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A `distributions.Route`."""
+
+    steps: Annotated[tuple[SubgraphStep | ForkStep, ...], Meta(max_length=MAX_STEPS)]
+    share: float
+
+
+class Found(_Tagged, frozen=True, tag="found"):
+    """A `distributions.Distribution`."""
+
+    target: Target
+    routes: Annotated[tuple[RouteOnWire, ...], Meta(max_length=MAX_ROUTES)]
+    metrics: Metrics
+    bound: float
+
+
+class NotFound(_Tagged, frozen=True, tag="not-found"):
+    """That there is none."""
+
+    infeasible: Infeasible
+
+
+Best = Annotated[tuple[Found | NotFound, ...], Meta(max_length=len(Target))]
+Front = Annotated[tuple[Found, ...], Meta(max_length=MAX_FRONT)]
+
+
+def pack_best(planned: Planned) -> Best:
+    """The answer for each target."""
+    return tuple(
+        NotFound(answer) if isinstance(answer, Infeasible) else _pack(answer)
+        for answer in planned.best
+    )
+
+
+def pack_front(planned: Planned) -> Front:
+    """The Pareto set."""
+    return tuple(_pack(distribution) for distribution in planned.front)
+
+
+def unpack(best: Best, front: Front, *, knows_energy: bool) -> Planned:
+    """What was packed."""
+    return Planned(
+        best=tuple(
+            answer.infeasible if isinstance(answer, NotFound) else _unpack(answer)
+            for answer in best
+        ),
+        front=tuple(_unpack(found) for found in front),
+        knows_energy=knows_energy,
+    )
+
+
+def _pack(distribution: Distribution) -> Found:
+    return Found(
+        target=distribution.target,
+        routes=tuple(
+            RouteOnWire(tuple(_pack_step(step) for step in route.steps), route.share)
+            for route in distribution.routes
+        ),
+        metrics=distribution.metrics,
+        bound=distribution.bound,
+    )
+
+
+def _pack_step(step: Step) -> SubgraphStep | ForkStep:
+    return ForkStep(step) if isinstance(step, PlacedFork) else SubgraphStep(step)
+
+
+def _unpack(found: Found) -> Distribution:
+    return Distribution(
+        target=found.target,
+        routes=tuple(
+            Route(steps=tuple(step.placed for step in route.steps), share=route.share)
+            for route in found.routes
+        ),
+        metrics=found.metrics,
+        bound=found.bound,
+    )

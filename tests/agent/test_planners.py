@@ -1,0 +1,206 @@
+"""One planner process at a time: started on demand, and no request costs another one its answer."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from edge_agent.agent.planners import Planner, Planners
+from edge_agent.agent.processes import LEAST_NICENESS
+from edge_agent.config import Settings
+from edge_agent.errors import (
+    AgentUnavailable,
+    BadRequest,
+    Busy,
+    DeadlineExceeded,
+    EdgeAgentError,
+    ProtocolError,
+)
+from edge_agent.planner.answering import answer
+from edge_agent.planner.loaded import problem_of
+from edge_agent.plans import Target
+from edge_agent.store.profiled import ProfiledStore
+from edge_agent.subgraphs import ModelId
+from edge_agent.transport import local
+from edge_agent.wire.messages import Codec, Distributions, Failure, PlanLoaded, PlanProblem, decode
+from edge_agent.wire.routes import unpack
+from tests.planner.made_problems import SUMMARY, problem, profiled
+from tests.system.running import has_ended, stopped, wait_until
+
+LATENCY = (Target.LATENCY,)
+QUICK = PlanProblem(problem(), LATENCY)
+
+
+def settings(root: Path) -> Settings:
+    return Settings(socket=root / "s", state=root / "state", cache=root / "cache")
+
+
+@pytest.fixture
+def planners(tmp_path: Path) -> Iterator[Planners]:
+    made = Planners(settings(tmp_path))
+    yield made
+    made.close()
+
+
+@contextmanager
+def asking(planners: Planners, limit_s: float | None = None) -> Iterator[Future[Distributions]]:
+    """A request to a planner that does not move."""
+    planners.ask(QUICK)
+    pid = planners.pid
+    assert pid is not None
+    with ThreadPoolExecutor(1) as pool, stopped(pid):
+        yield pool.submit(planners.ask, QUICK, limit_s)
+
+
+def test_an_answer_is_what_planning_gives_in_the_own_process(planners: Planners) -> None:
+    targets = (Target.BYTES, Target.THROUGHPUT)
+    found = planners.ask(PlanProblem(problem(), targets, is_pareto=True))
+    got = unpack(found.best, found.front, knows_energy=found.knows_energy)
+    assert got == answer(problem(), targets, is_pareto=True)
+    assert got.front
+
+
+def test_one_process_answers_until_it_was_idle_for_a_while(tmp_path: Path) -> None:
+    planners = Planners(settings(tmp_path), idle_s=0.3)
+    assert planners.pid is None
+    planners.ask(QUICK)
+    pid = planners.pid
+    planners.ask(QUICK)
+    assert planners.pid == pid is not None
+    process = psutil.Process(pid)
+    wait_until(lambda: planners.pid is None, "it is idle")
+    wait_until(lambda: has_ended(process), "its end")
+    planners.ask(QUICK)
+    assert planners.pid not in (pid, None)
+    planners.close()
+
+
+def test_it_runs_where_nobody_else_wants_the_processor(planners: Planners) -> None:
+    planners.ask(QUICK)
+    pid = planners.pid
+    assert pid is not None
+    assert os.sched_getscheduler(pid) == os.SCHED_IDLE
+    session = Path(f"/proc/{pid}/autogroup")
+    assert not session.exists() or session.read_text().strip().endswith(f" nice {LEAST_NICENESS}")
+    assert Path(f"/proc/{pid}/oom_score_adj").read_text().strip() == "300"
+    # One computes and one waits for the end of the agent.
+    assert psutil.Process(pid).num_threads() == 2
+
+
+def test_a_planner_that_is_killed_costs_its_request_alone(planners: Planners) -> None:
+    with asking(planners) as asked:
+        pid = planners.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(EdgeAgentError, match=r"the planner died \(signal 9\): ask again"):
+            asked.result()
+    assert planners.ask(QUICK).best
+    assert planners.pid != pid
+
+
+def test_a_planner_that_died_while_nobody_asked_costs_nothing(planners: Planners) -> None:
+    planners.ask(QUICK)
+    pid = planners.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert planners.ask(QUICK).best
+
+
+def test_a_planner_that_hangs_is_ended_after_its_time(planners: Planners) -> None:
+    with asking(planners, limit_s=0.2) as asked:
+        pid = planners.pid
+        with pytest.raises(DeadlineExceeded, match=r"longer than 0.2 s.*\(it did not begin\)"):
+            asked.result()
+        assert pid is not None
+        assert not psutil.pid_exists(pid)
+    assert planners.ask(QUICK).best
+
+
+def test_what_a_planner_refuses_costs_it_nothing(planners: Planners) -> None:
+    with pytest.raises(BadRequest, match="what a, b draws"):
+        planners.ask(PlanProblem(problem(), (Target.ENERGY,)))
+    pid = planners.pid
+    assert planners.ask(QUICK).best
+    assert planners.pid == pid is not None
+
+
+def test_a_loaded_model_is_read_by_the_planner(planners: Planners, tmp_path: Path) -> None:
+    ask = PlanLoaded("m", SUMMARY.model, LATENCY)
+    with pytest.raises(BadRequest, match="edge-agent replan m"):
+        planners.ask(ask)
+    ProfiledStore(tmp_path / "state").save("m", profiled())
+    got = planners.ask(ask)
+    want = answer(problem_of(profiled()), LATENCY)
+    assert unpack(got.best, got.front, knows_energy=got.knows_energy) == want
+    with pytest.raises(BadRequest, match="of another model"):
+        planners.ask(PlanLoaded("m", ModelId("x"), LATENCY))
+
+
+def test_only_so_many_requests_wait(tmp_path: Path) -> None:
+    planners = Planners(settings(tmp_path), most_waiting=1)
+    try:
+        with asking(planners) as first, ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(planners.ask, QUICK)
+            wait_until(lambda: planners.asked == 2, "both ask")
+            with pytest.raises(Busy, match="2 requests to the planner are waited for"):
+                planners.ask(QUICK)
+            pid = planners.pid
+            assert pid is not None
+            psutil.Process(pid).resume()
+            assert first.result().best
+            assert waiting.result().best
+    finally:
+        planners.close()
+
+
+def test_who_waits_when_the_agent_ends_is_told(planners: Planners) -> None:
+    with asking(planners) as first, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(planners.ask, QUICK)
+        wait_until(lambda: planners.asked == 2, "both ask")
+        planners.close()
+        for asked in (first, waiting):
+            with pytest.raises(AgentUnavailable, match="the agent is stopping"):
+                asked.result()
+    with pytest.raises(AgentUnavailable):
+        planners.ask(QUICK)
+    assert planners.pid is None
+
+
+def test_a_planner_ends_in_the_middle_of_its_work_when_nobody_is_left(tmp_path: Path) -> None:
+    planner = Planner(settings(tmp_path))
+    process = psutil.Process(planner.pid)
+    asked = threading.Thread(target=lambda: _lost(planner))
+    asked.start()
+    # Long enough to be under way.
+    wait_until(lambda: process.num_threads() == 2, "it has begun")
+    planner.release()
+    wait_until(lambda: has_ended(process), "its end")
+    asked.join()
+    planner.end()
+
+
+def _lost(planner: Planner) -> None:
+    with pytest.raises(local.ConnectionLost):
+        planner.ask(PlanProblem(problem(), effort=1e9, is_pareto=True), 60.0)
+
+
+def test_bytes_that_are_no_request_are_answered_with_an_error(tmp_path: Path) -> None:
+    planner, codec = Planner(settings(tmp_path)), Codec()
+    try:
+        for raw in (b"", b"\xff" * 40, b"\x91" * 5000, codec.encode(Failure(None, "x", "y"))):
+            planner.stream.send(raw)
+            told = decode(codec.from_planner, planner.stream.receive()[0])
+            assert isinstance(told, Failure)
+            assert told.code == ProtocolError.code
+        assert planner.ask(QUICK, 60.0).best
+    finally:
+        planner.end()

@@ -1,0 +1,33 @@
+"""The planner against brute force, on random problems that can be enumerated."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+
+from edge_agent.problems import Problem
+from tests.planning.oracle.planner_agreement import compare, small_problems_from
+from tests.planning.oracle.problems_made import small_problems
+
+SEEDS = range(15)
+LONG_SEEDS = range(1000, 1200)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_planner_agrees_with_brute_force(seed: int) -> None:
+    tally = compare(small_problems_from(seed, 10), twice=seed == 0)
+    assert list(tally.problems()) == []
+    assert tally.compared >= 30
+
+
+@settings(max_examples=10, deadline=None)
+@given(made=small_problems())
+def test_the_planner_agrees_with_brute_force_on_whatever_is_drawn(made: Problem) -> None:
+    assert compare([made]).disagreements == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", LONG_SEEDS)
+def test_the_planner_agrees_with_brute_force_on_many_problems(seed: int) -> None:
+    tally = compare(small_problems_from(seed, 25))
+    assert list(tally.problems()) == []

@@ -1,0 +1,104 @@
+"""Arms of a fork run at once and meet again: cases that can be worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from edge_agent.distributions import PlacedArm, PlacedFork, Route
+from edge_agent.problems import Problem
+from edge_agent.simulation.network import Transport
+from edge_agent.simulation.simulator import simulate
+from edge_agent.simulation.spans import SpanKind
+from edge_agent.simulation.workloads import ClosedLoop, Lone
+from edge_agent.subgraphs import Fork, SegmentRange
+from tests.simulation.made_problems import (
+    A,
+    B,
+    branch,
+    device,
+    host,
+    link,
+    model,
+    npu,
+    placed,
+    problem,
+    times,
+)
+
+FORK = Fork(
+    segments=SegmentRange(start=1, stop=2),
+    branches=(
+        branch(1, [0.5], input_bytes=1000, output_bytes=2000),
+        branch(2, [0.5], input_bytes=1000, output_bytes=2000),
+    ),
+)
+
+
+def forked(*, send_s_per_byte: float = 0.0, receive_s_per_byte: float = 0.0) -> Problem:
+    return problem(
+        model(3, [1000, 4000], forks=[FORK]),
+        [
+            device(
+                A,
+                times(host(), [0.01, 0.04, 0.01]),
+                times(npu(), [0.01, 0.02, 0.01]),
+                send_s_per_byte=send_s_per_byte,
+                receive_s_per_byte=receive_s_per_byte,
+            ),
+            device(B, times(host(), [0.01, 0.02, 0.01])),
+        ],
+        [link(A, B), link(B, A)],
+    )
+
+
+def around(*arms: PlacedArm) -> tuple[Route]:
+    fork = PlacedFork(fork=0, segments=FORK.segments, home=A, arms=arms)
+    return (Route(steps=(placed(0, 1, A, host()), fork, placed(2, 3, A, host()))),)
+
+
+AT_HOME = PlacedArm(branches=(0,), device=A, configuration=host())
+ON_NPU = PlacedArm(branches=(1,), device=A, configuration=npu())
+ELSEWHERE = PlacedArm(branches=(1,), device=B, configuration=host())
+
+
+def test_arms_on_two_units_take_as_long_as_the_longer_one() -> None:
+    seen = simulate(forked(), around(AT_HOME, ON_NPU), ClosedLoop())
+    assert seen.metrics.latency_s == pytest.approx(0.01 + 0.02 + 0.01)
+    # The processor has 10 + 20 + 10 ms of every request.
+    assert seen.metrics.throughput_per_s == pytest.approx(25.0, rel=0.01)
+    assert seen.metrics.energy_joules == pytest.approx(0.04 * 4 + 0.01 * 2)
+
+
+def test_an_arm_elsewhere_gets_its_part_and_sends_its_part_back() -> None:
+    seen = simulate(forked(), around(ON_NPU, ELSEWHERE_FIRST), Lone(), with_spans=True)
+    # There 1 ms, 10 ms of work, back 2 ms: longer than 10 ms on the other unit.
+    assert seen.metrics.latency_s == pytest.approx(0.01 + 0.013 + 0.01)
+    assert seen.metrics.wire_bytes == 3000
+    runs = [(s.where, s.start_s, s.stop_s) for s in seen.spans if s.kind is SpanKind.RUN]
+    assert [where for where, _, _ in runs] == ["a", "a/npu0", "b", "a"]
+    assert [at_s for _, *ends in runs for at_s in ends] == pytest.approx(
+        [0.0, 0.01, 0.01, 0.02, 0.011, 0.021, 0.023, 0.033]
+    )
+
+
+ELSEWHERE_FIRST = PlacedArm(branches=(0,), device=B, configuration=host())
+
+
+def test_transfers_delay_an_arm_on_the_cores_that_make_them_ready() -> None:
+    made = forked(send_s_per_byte=2e-6, receive_s_per_byte=1e-6)
+    seen = simulate(made, around(AT_HOME, ELSEWHERE), ClosedLoop())
+    # Beside 20 ms of its own work, the core sends for 2 ms and receives for 2 ms.
+    assert seen.metrics.latency_s == pytest.approx(0.01 + 0.024 + 0.01)
+    assert seen.metrics.throughput_per_s == pytest.approx(1 / 0.044, rel=0.01)
+
+
+def test_forks_with_tiny_windows_never_block_for_good() -> None:
+    seen = simulate(
+        forked(),
+        around(AT_HOME, ELSEWHERE),
+        ClosedLoop(in_flight=40, requests=200),
+        transport=Transport(window_messages=0, window_bytes=0),
+    )
+    assert len(seen.requests) == 200
+    # The processor of the home is full all the same: it has 40 ms of each request.
+    assert seen.metrics.throughput_per_s == pytest.approx(25.0, rel=0.01)

@@ -1,0 +1,143 @@
+"""Distributions come over the wire as they were, and nothing else is taken for one."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_agent.devices import DeviceId
+from edge_agent.distributions import (
+    Distribution,
+    Infeasible,
+    Metrics,
+    PlacedArm,
+    PlacedFork,
+    PlacedSubgraph,
+    Planned,
+    Route,
+)
+from edge_agent.errors import ProtocolError
+from edge_agent.plans import Target
+from edge_agent.subgraphs import SegmentRange
+from edge_agent.wire.messages import Codec, Distributions, decode
+from edge_agent.wire.routes import pack_best, pack_front, unpack
+from tests.planning.made_models import configuration
+
+CODEC = Codec()
+A, B = DeviceId("a"), DeviceId("b")
+SUBGRAPH = PlacedSubgraph(
+    segments=SegmentRange(start=0, stop=2), device=A, configuration=configuration()
+)
+FORK = PlacedFork(
+    fork=1,
+    segments=SegmentRange(start=2, stop=5),
+    home=A,
+    arms=(
+        PlacedArm(branches=(0, 2), device=A, configuration=configuration()),
+        PlacedArm(branches=(1,), device=B, configuration=configuration(threads=2, instances=2)),
+    ),
+)
+numbers = st.floats(min_value=0.0, allow_nan=False)
+metrics = st.builds(
+    Metrics,
+    latency_s=numbers,
+    throughput_per_s=numbers,
+    energy_joules=numbers,
+    peak_memory_bytes=numbers,
+    wire_bytes=numbers,
+    latency_error_s=numbers,
+)
+routes = st.builds(
+    Route,
+    steps=st.lists(st.sampled_from([SUBGRAPH, FORK]), min_size=1, max_size=4).map(tuple),
+    share=numbers,
+)
+distributions = st.builds(
+    Distribution,
+    target=st.sampled_from(Target),
+    routes=st.lists(routes, max_size=3).map(tuple),
+    metrics=metrics,
+    bound=numbers,
+)
+infeasible = st.builds(
+    Infeasible,
+    target=st.sampled_from(Target),
+    reason=st.text(max_size=20),
+    is_certain=st.booleans(),
+)
+answers = st.builds(
+    Planned,
+    best=st.lists(distributions | infeasible, max_size=5).map(tuple),
+    front=st.lists(distributions, max_size=3).map(tuple),
+    knows_energy=st.booleans(),
+)
+EXAMPLE = Planned(
+    best=(
+        Distribution(
+            target=Target.THROUGHPUT,
+            routes=(Route(steps=(SUBGRAPH, FORK)),),
+            metrics=Metrics(
+                latency_s=1.0,
+                throughput_per_s=math.inf,
+                energy_joules=0.0,
+                peak_memory_bytes=1.0,
+                wire_bytes=0.0,
+            ),
+            bound=math.inf,
+        ),
+        Infeasible(target=Target.MEMORY, reason="no"),
+    ),
+    front=(),
+    knows_energy=False,
+)
+
+
+def sent(planned: Planned) -> bytes:
+    return CODEC.encode(
+        Distributions(
+            best=pack_best(planned), front=pack_front(planned), knows_energy=planned.knows_energy
+        )
+    )
+
+
+def received(raw: bytes) -> Planned:
+    found = decode(CODEC.from_agent, raw)
+    assert isinstance(found, Distributions)
+    return unpack(found.best, found.front, knows_energy=found.knows_energy)
+
+
+@given(answers)
+def test_an_answer_comes_back_as_it_was(planned: Planned) -> None:
+    assert received(sent(planned)) == planned
+
+
+def test_forks_and_rates_without_end_survive_the_way() -> None:
+    assert received(sent(EXAMPLE)) == EXAMPLE
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda m: m["best"][0].update(kind="perhaps"), "perhaps"),
+        (lambda m: m["best"][0].update(more=1), "more"),
+        (lambda m: m["best"][0]["routes"][0]["steps"][0].update(kind="branch"), "branch"),
+        (lambda m: m["best"][0]["routes"][0]["steps"][0].update(kind="fork"), "fork"),
+        (lambda m: m["best"][0]["routes"][0].pop("share"), "share"),
+        (lambda m: m["best"][0].update(target="comfort"), "comfort"),
+        (lambda m: m.update(best=m["best"] * 3), "length"),
+        (
+            lambda m: m["best"][0]["routes"][0]["steps"][0]["placed"]["segments"].update(stop=0),
+            "0 <= start < stop",
+        ),
+    ],
+)
+def test_what_is_no_answer_is_refused(change: Any, told: str) -> None:
+    plain = msgspec.msgpack.decode(sent(EXAMPLE))
+    change(plain)
+    with pytest.raises(ProtocolError, match=told):
+        decode(CODEC.from_agent, msgspec.msgpack.encode(plain))
