@@ -162,7 +162,7 @@ def scale_of(target: Target, values: Iterable[float]) -> Scale:
     units = _UNITS[target]
     unit, factor = next((u for u in units if most >= u[1]), units[-1])
     if not most:
-        unit, factor = next(u for u in units if u[1] == 1.0)
+        unit, factor = next((u for u in units if u[1] == 1.0), units[0])
     return Scale(word=_WORDS[target], unit=unit, factor=factor)
 
 
