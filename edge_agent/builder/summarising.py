@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,9 +33,16 @@ class SummarisedModel:
 
 
 def summarise_file(
-    path: Path, limits: Limits, shapes: dict[str, Shape], pins: Sequence[tuple[str, str]]
+    path: Path,
+    limits: Limits,
+    shapes: dict[str, Shape],
+    pins: Sequence[tuple[str, str]],
+    measured: Collection[ModelId] = (),
 ) -> SummarisedModel:
     """The model at `path`, divided; `pins` are (pattern of node names, where).
+
+    Places for branches that may run at once are parted too, but not of the models `measured`:
+    times were measured without, and are valid for one division only.
 
     Raises:
         ModelRefused: as `read_in_place`, or the model cannot be divided where pins differ.
@@ -47,7 +54,14 @@ def summarise_file(
     wanted = [Pin(pattern=pattern, unit=UnitId(where)) for pattern, where in pins]
     pinned = pinned_units(graph, wanted)
     model = ModelId(digest(path, path.name).sha256)
-    summary = summarise(graph, model, sizes.shapes, sizes.specs, apart=parted(pinned))
+    summary = summarise(
+        graph,
+        model,
+        sizes.shapes,
+        sizes.specs,
+        apart=parted(pinned),
+        with_forks=model not in measured,
+    )
     inputs = [name for name in graph.inputs if name in graph.users]
     return SummarisedModel(
         summary=summary,

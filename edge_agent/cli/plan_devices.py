@@ -12,7 +12,7 @@ from edge_agent.plans import Target
 
 EFFORT_S = 2.0
 _MOST_EFFORT_S = 3600.0
-_FRONT_TARGETS = (Target.LATENCY, Target.THROUGHPUT, Target.ENERGY)
+FRONT_TARGETS = (Target.LATENCY, Target.THROUGHPUT, Target.ENERGY)
 _ONLY_HERE = (
     *("link", "pin", "ban", "stats", "owner", "routes", "effort"),
     *("svg", "timeline"),
@@ -86,7 +86,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
         "--pareto",
         action="store_true",
         help="plans of which none is better for all targets (default of --target: "
-        f"{', '.join(_FRONT_TARGETS)})",
+        f"{', '.join(FRONT_TARGETS)})",
     )
     group.add_argument(
         "--svg", metavar="FILE", help="with --pareto: draw it, over the first two targets"
@@ -130,11 +130,9 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _targets(options: argparse.Namespace) -> tuple[Target, ...]:
-    named = tuple(dict.fromkeys(Target(name) for name in options.target or ()))
-    if not options.pareto:
-        return named or tuple(Target)
-    targets = named or _FRONT_TARGETS
-    if len(targets) < 2:
+    """Those that are asked for; () for those that are usual."""
+    targets = tuple(dict.fromkeys(Target(name) for name in options.target or ()))
+    if options.pareto and len(targets) == 1:
         raise UsageError(f"--pareto: got the target {targets[0]} alone, want two or more --target")
     return targets
 

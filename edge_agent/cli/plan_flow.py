@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edge_agent.cli.output import PatientProgress, ending_on_sigterm, print_json
-from edge_agent.cli.plan_devices import EFFORT_S
+from edge_agent.cli.plan_devices import EFFORT_S, FRONT_TARGETS
 from edge_agent.cli.posing import Posed, pose
 from edge_agent.distributions import Distribution, Infeasible
 from edge_agent.errors import EdgeAgentError
+from edge_agent.planner.answering import check_targets, known_targets
 from edge_agent.planning.accounts import Account, account
 from edge_agent.planning.alternatives import alone, devices_of, left_out, runner_up
 from edge_agent.planning.front import Alone, draw_front
@@ -33,15 +34,30 @@ from edge_agent.store.output import write_whole
 
 
 def answer(options: argparse.Namespace, targets: Sequence[Target]) -> int:
-    """Plan over devices for `targets`, and tell what was found; the exit code."""
+    """Plan over devices for `targets`, or the usual ones, and tell what was found; the exit
+    code."""
     with ending_on_sigterm(), PatientProgress() as progress:
         progress.say("reading the model")
         posed = pose(options, targets)
         for note in posed.notes:
             print(note, file=sys.stderr)
+        targets = _known(posed.problem, targets, options)
         if options.pareto:
             return _front(posed, targets, options, progress)
         return _plans(posed, targets, options, progress)
+
+
+def _known(
+    problem: Problem, targets: Sequence[Target], options: argparse.Namespace
+) -> tuple[Target, ...]:
+    """What is planned for. Raises: BadRequest if energy is asked for and not known."""
+    check_targets(problem, targets)
+    if targets:
+        return tuple(targets)
+    known = known_targets(problem)
+    if Target.ENERGY not in known:
+        print("energy is left out: not all profiles say what the device draws", file=sys.stderr)
+    return tuple(t for t in known if not options.pareto or t in FRONT_TARGETS)
 
 
 def _plans(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +33,7 @@ from edge_agent.profile_files.shipped import shipped
 if TYPE_CHECKING:
     from edge_agent.builder.summarising import SummarisedModel
     from edge_agent.hardware import DeviceProfile
+    from edge_agent.subgraphs import ModelId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,7 @@ def pose(options: argparse.Namespace, targets: Sequence[Target]) -> Posed:
     pins = parse_device_pins(options.pin or (), units)
     bans = parse_places("--ban", options.ban or (), units)
     statistics = () if options.stats is None else load_statistics(Path(options.stats), units)
-    model = _model(options, pins)
+    model = _model(options, pins, {times.model for p in profiles for times in p.latency})
     is_rate = Target.THROUGHPUT in {*targets, *(bound.target for bound in bounds)}
     devices = (planned_device(p, model.summary, is_for_throughput=is_rate) for p in profiles)
     where = {str(place): (pattern, place) for pattern, place in pins}
@@ -116,7 +117,9 @@ def _profiles(named: Sequence[NamedProfile]) -> tuple[DeviceProfile, ...]:
     return tuple(found.values())
 
 
-def _model(options: argparse.Namespace, pins: Sequence[tuple[str, Place]]) -> SummarisedModel:
+def _model(
+    options: argparse.Namespace, pins: Sequence[tuple[str, Place]], measured: Collection[ModelId]
+) -> SummarisedModel:
     # Only here, because onnx takes as long to import as all of the rest.
     from edge_agent.builder.summarising import summarise_file
 
@@ -125,6 +128,7 @@ def _model(options: argparse.Namespace, pins: Sequence[tuple[str, Place]]) -> Su
         settings_of(options).limits,
         parse_shapes(options.shape),
         [(pattern, str(place)) for pattern, place in pins],
+        measured,
     )
 
 

@@ -30,9 +30,8 @@ def answer(
     Raises:
         BadRequest: energy is asked for and not known, or a target twice.
     """
-    knows_energy = _knows_energy(problem)
-    _check(problem, targets, knows_energy=knows_energy)
-    wanted = tuple(targets) or tuple(t for t in Target if knows_energy or t is not Target.ENERGY)
+    check_targets(problem, targets)
+    wanted = tuple(targets) or known_targets(problem)
     effort = EFFORT if effort is None else effort
     steps = len(wanted) + is_pareto
     best = []
@@ -43,22 +42,32 @@ def answer(
     if is_pareto:
         report(len(wanted) / steps, "the Pareto set")
         front = pareto(problem, wanted, effort).distributions
-    return Planned(best=tuple(best), front=front, knows_energy=knows_energy)
+    return Planned(best=tuple(best), front=front, knows_energy=knows_energy(problem))
 
 
-def _knows_energy(problem: Problem) -> bool:
-    return all(any(unit.busy_w > 0.0 for unit in d.units) for d in problem.devices)
+def known_targets(problem: Problem) -> tuple[Target, ...]:
+    """The targets whose metric is known."""
+    is_known = knows_energy(problem)
+    return tuple(t for t in Target if is_known or t is not Target.ENERGY)
 
 
-def _check(problem: Problem, targets: Sequence[Target], *, knows_energy: bool) -> None:
+def knows_energy(problem: Problem) -> bool:
+    """Whether it is known of every device what it draws."""
+    return not _without_power(problem)
+
+
+def check_targets(problem: Problem, targets: Sequence[Target]) -> None:
+    """See that what is asked for can be told. Raises: BadRequest."""
     if len(set(targets)) < len(targets):
         raise BadRequest(f"targets: got one twice among {', '.join(targets)}")
     asked = (*targets, *(bound.target for bound in problem.bounds))
-    if Target.ENERGY in asked and not knows_energy:
-        unknown = ", ".join(
-            device.id for device in problem.devices if not any(u.busy_w > 0.0 for u in device.units)
-        )
+    unknown = _without_power(problem)
+    if Target.ENERGY in asked and unknown:
         raise BadRequest(
-            f"energy: it is not known what {unknown} draws, from a meter or a device profile; ask "
-            "for other targets, and bound others"
+            f"energy: it is not known what {', '.join(unknown)} draws, from a meter or a device "
+            "profile; ask for other targets, and bound others"
         )
+
+
+def _without_power(problem: Problem) -> list[str]:
+    return [d.id for d in problem.devices if not any(unit.busy_w > 0.0 for unit in d.units)]
