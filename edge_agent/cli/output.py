@@ -111,12 +111,11 @@ class ProgressLine:
 
 
 class PatientProgress:
-    """Tells what is going on as `ProgressLine` does, but only of what takes long: from `PATIENCE_S`
+    """Tells what is going on as `ProgressLine` does, but only of what takes long: from `patience_s`
     after the start on. Use as a context manager; no thread of it is left behind."""
 
-    PATIENCE_S = 1.0
-
-    def __init__(self) -> None:
+    def __init__(self, patience_s: float = 1.0) -> None:
+        self._patience_s = patience_s
         self._line = ProgressLine()
         self._present: tuple[float, str] = (0.0, "")
         self._is_over = threading.Event()
@@ -132,7 +131,7 @@ class PatientProgress:
                 self._line.show(*self._present)
 
     def _wait(self) -> None:
-        if self._is_over.wait(self.PATIENCE_S):
+        if self._is_over.wait(self._patience_s):
             return
         with self._lock:
             if not self._is_over.is_set():

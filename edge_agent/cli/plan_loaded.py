@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterator
 
 from edge_agent.cli.output import client_of, print_json, print_table, size_text
+from edge_agent.cli.plan_options import parse_bounds
 from edge_agent.distributions import Distribution, Infeasible, Planned
 from edge_agent.errors import UsageError
 from edge_agent.plans import Target
-
-_BOUND_UNITS: Final = {
-    Target.LATENCY: {"s": 1.0, "ms": 1e-3, "us": 1e-6},
-    Target.THROUGHPUT: {"/s": 1.0},
-    Target.ENERGY: {"J": 1.0, "mJ": 1e-3},
-    Target.MEMORY: {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "MiB": 2.0**20, "GiB": 2.0**30},
-    Target.BYTES: {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "MiB": 2.0**20, "GiB": 2.0**30},
-}
 
 
 def is_asked(options: argparse.Namespace) -> bool:
@@ -32,7 +24,9 @@ def run(options: argparse.Namespace) -> int:
             "--explain and --shape tell of the plan that serves; leave them out, or --target, "
             "--bound and --pareto"
         )
-    bounds = parse_bounds(options.bound or ())
+    bounds: dict[Target | str, float] = {
+        bound.target: bound.limit for bound in parse_bounds(options.bound or ())
+    }
     with client_of(options) as client:
         planned = client.distributions(
             options.model, options.target or (), is_pareto=options.pareto, bounds=bounds
@@ -42,34 +36,6 @@ def run(options: argparse.Namespace) -> int:
     else:
         _print(planned)
     return 0
-
-
-def parse_bounds(texts: Sequence[str]) -> dict[Target | str, float]:
-    """`TARGET=LIMIT` options as limits in SI units by target.
-
-    Raises:
-        UsageError: it is written differently, or one target has two.
-    """
-    bounds: dict[Target | str, float] = {}
-    for text in texts:
-        name, _, limit = text.partition("=")
-        if name not in list(Target):
-            raise UsageError(f"--bound {text}: want TARGET=LIMIT, of {', '.join(Target)}")
-        target = Target(name)
-        if target in bounds:
-            raise UsageError(f"--bound {text}: {target} has a bound already; leave one out")
-        bounds[target] = _quantity(text, limit, target)
-    return bounds
-
-
-def _quantity(text: str, limit: str, target: Target) -> float:
-    units = _BOUND_UNITS[target]
-    unit = limit.lstrip("0123456789.")
-    try:
-        return float(limit[: len(limit) - len(unit)]) * units[unit]
-    except (ValueError, KeyError):
-        wanted = ", ".join(units)
-        raise UsageError(f"--bound {text}: want a number and one of {wanted} behind it") from None
 
 
 def _print(planned: Planned) -> None:

@@ -64,7 +64,7 @@ class WorkCounter:
         self._arithmetics = [
             _arithmetic(graph, specs, at, kind) for at, kind in enumerate(self._classes)
         ]
-        self._taken = _taken_along(graph, specs)
+        self._along = _taken_along(graph, specs)
 
     def between(self, start: int, stop: int) -> tuple[OperatorWork, ...]:
         """The work of nodes [start, stop), in the order of the classes and arithmetics."""
@@ -82,7 +82,7 @@ class WorkCounter:
             self._costs[at]
             for at in range(start, stop)
             if (self._classes[at], self._arithmetics[at]) == (kind, arithmetic)
-            and not self._taken[at]
+            and not start <= self._along[at] < stop
         ]
         if not found:
             return None
@@ -139,17 +139,20 @@ def _arithmetic(
     return Arithmetic.FLOAT32
 
 
-def _taken_along(graph: ModelGraph, specs: ValueSpecs) -> list[bool]:
-    """For each position, whether the node there runs as part of another."""
-    taken: list[bool] = []
-    anchored: list[bool] = []
+def _taken_along(graph: ModelGraph, specs: ValueSpecs) -> list[int]:
+    """For each position, that of the node of which the one there runs as a part if both are in one
+    subgraph; -1: it runs by itself."""
+    along: list[int] = []
+    anchors: list[int] = []
     for position in range(len(graph.nodes)):
         operator = operator_of(graph, position)
         before = list(_only_producers(graph, position))
-        follows = operator in _TAKEN and len(before) == 1 and before[0] >= 0 and anchored[before[0]]
-        anchored.append(follows or str(graph.nodes[position].op_type) in _TAKES_FOLLOWERS)
-        taken.append(follows or _is_taken_by_integers(graph, specs, position))
-    return taken
+        is_behind_one = operator in _TAKEN and len(before) == 1 and before[0] >= 0
+        anchor = anchors[before[0]] if is_behind_one else -1
+        is_anchor = str(graph.nodes[position].op_type) in _TAKES_FOLLOWERS
+        anchors.append(position if anchor < 0 and is_anchor else anchor)
+        along.append(anchor if anchor >= 0 else _taken_by_integers(graph, specs, position))
+    return along
 
 
 def _only_producers(graph: ModelGraph, position: int) -> Iterator[int]:
@@ -161,15 +164,17 @@ def _only_producers(graph: ModelGraph, position: int) -> Iterator[int]:
             yield graph.producers.get(name, -1) if is_only else -1
 
 
-def _is_taken_by_integers(graph: ModelGraph, specs: ValueSpecs, position: int) -> bool:
+def _taken_by_integers(graph: ModelGraph, specs: ValueSpecs, position: int) -> int:
     node, operator = graph.nodes[position], operator_of(graph, position)
     if operator == "DequantizeLinear":
         readers = graph.users.get(node.output[0], ())
-        return bool(readers) and all(_computes_quantised(graph, specs, at) for at in readers)
+        if readers and all(_computes_quantised(graph, specs, at) for at in readers):
+            return readers[-1]
     if operator == "QuantizeLinear":
         producer = graph.producers.get(node.input[0], -1)
-        return producer >= 0 and _computes_quantised(graph, specs, producer)
-    return False
+        if producer >= 0 and _computes_quantised(graph, specs, producer):
+            return producer
+    return -1
 
 
 def _computes_quantised(graph: ModelGraph, specs: ValueSpecs, position: int) -> bool:

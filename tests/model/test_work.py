@@ -159,3 +159,35 @@ def test_a_local_response_normalisation_counts_its_neighbours(tmp_path: Path) ->
     (found,) = _work(_graph(tmp_path, [node("LRN", ["x"], ["y"], size=5)], (1, 8, 4, 4), {}))
     assert found.kind is OperatorClass.NORMALISATION
     assert found.operations == 8 * 4 * 4 * (5 + 5)
+
+
+def test_what_is_parted_from_its_convolution_runs_by_itself(tmp_path: Path) -> None:
+    nodes = [node("Conv", ["x", "w"], ["c"]), node("Relu", ["c"], ["y"])]
+    graph = _graph(tmp_path, nodes, (1, 4, 9, 9), {"w": ones(6, 4, 3, 3)})
+    specs = infer_specs(graph, {})
+    costs = [operator_cost(graph, at, specs.tensors) for at in range(2)]
+    counter = WorkCounter(graph, specs, costs)
+    assert [work.kind for work in counter.between(0, 2)] == [OperatorClass.CONVOLUTION]
+    assert [work.kind for work in counter.between(1, 2)] == [OperatorClass.ELEMENTWISE]
+
+
+def test_a_dequantisation_that_is_parted_from_its_reader_runs_by_itself(tmp_path: Path) -> None:
+    scale, zero = np.float32(0.1), np.int8(0)
+    nodes = [
+        node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        node("DequantizeLinear", ["k", "s", "z"], ["w"]),
+        node("MatMul", ["d", "w"], ["m"]),
+        node("QuantizeLinear", ["m", "s", "z"], ["p"]),
+        node("DequantizeLinear", ["p", "s", "z"], ["y"]),
+    ]
+    weights = {"s": scale, "z": zero, "k": np.ones((4, 5), np.int8)}
+    graph = _graph(tmp_path, nodes, (3, 4), weights)
+    specs = infer_specs(graph, {})
+    costs = [operator_cost(graph, at, specs.tensors) for at in range(len(graph.nodes))]
+    counter = WorkCounter(graph, specs, costs)
+    reader = next(at for at, made in enumerate(graph.nodes) if made.op_type == "MatMul")
+    before = counter.between(reader - 1, reader)
+    assert sum(work.nodes for work in before) == 1
+    together = counter.between(reader - 1, reader + 1)
+    assert [(work.kind, work.nodes) for work in together] == [(OperatorClass.PRODUCT, 1)]

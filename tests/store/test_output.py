@@ -1,4 +1,4 @@
-"""A folder that a user asked for is there whole or not at all, and replaces only what is ours."""
+"""What a user asked for is there whole or not at all, and replaces only what is ours."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent.errors import StorageError, UsageError
-from edge_agent.store.output import check_target, digest, stamp, written_folder
+from edge_agent.store.output import check_target, digest, stamp, write_whole, written_folder
 
 
 def fill(target: Path, text: str = "{}", *, is_replaced: bool = False) -> None:
@@ -164,3 +164,17 @@ def test_a_file_is_hashed_and_changes_show(tmp_path: Path) -> None:
     assert stamp(path) != before
     with pytest.raises(StorageError, match="No such file"):
         digest(tmp_path / "gone", "gone")
+
+
+def test_a_file_is_written_in_place_of_the_one_before(tmp_path: Path) -> None:
+    target = tmp_path / "front.svg"
+    write_whole(target, "first")
+    write_whole(target, "second")
+    assert (target.read_text(), names(tmp_path)) == ("second", ["front.svg"])
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "front.svg").mkdir()
+    with pytest.raises(StorageError, match=r"front\.svg: cannot be written: .*; name another file"):
+        write_whole(tmp_path / "front.svg", "text")
+    assert names(tmp_path) == ["front.svg"]

@@ -1,0 +1,284 @@
+"""`plan --devices`: from a model file and device profiles to what is printed and written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from edge_agent import clock
+from edge_agent.cli.main import main
+from edge_agent.cli.output import PatientProgress
+from tests.profile_files.made_profiles import WHOLE, changed
+from tests.system.made_models import adding, convolving
+
+Shown = pytest.CaptureFixture[str]
+SVG = "{http://www.w3.org/2000/svg}"
+QUICK = ('peak.float32 = { value = "76.8 GFLOP/s"', 'peak.float32 = { value = "768 GFLOP/s"')
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Path:
+    return convolving(tmp_path / "net.onnx", blocks=6, channels=64)
+
+
+@pytest.fixture
+def boards(tmp_path: Path) -> tuple[str, str]:
+    """`slow` and `fast`: the latter does ten times the operations."""
+    for name, text in (("slow", WHOLE), ("fast", changed(*QUICK))):
+        (tmp_path / f"{name}.toml").write_text(text.replace('id = "board-1"', f'id = "{name}"'))
+    return str(tmp_path / "slow.toml"), str(tmp_path / "fast.toml")
+
+
+def planned(net: Path, boards: tuple[str, str], *further: str) -> list[str]:
+    return ["plan", str(net), "--devices", *boards, *further]
+
+
+def told(capsys: Shown) -> dict[str, dict[str, object]]:
+    """The plans of `--json`, by target."""
+    shown = json.loads(capsys.readouterr().out)
+    return {one["distribution"]["target"]: one for one in shown["plans"]}
+
+
+def test_every_target_has_a_line_with_all_metrics(
+    net: Path, boards: tuple[str, str], capsys: Shown
+) -> None:
+    assert main(planned(net, boards, "--link", "slow-fast=1Gbit,0.1ms")) == 0
+    shown = capsys.readouterr()
+    title, *rows = shown.out.splitlines()
+    assert title.split()[:3] == ["for", "latency", "ms"]
+    assert [row.split()[0] for row in rows[:5]] == [
+        *("latency", "throughput", "energy", "memory", "bytes"),
+    ]
+    assert "J, modelled" in title
+    assert "optimal" in rows[0]
+    assert rows[-1] == "Times are estimated from device profiles, not measured, of slow, fast."
+
+
+def test_a_faster_board_over_a_good_link_does_the_work_and_over_a_bad_one_does_not(
+    net: Path, boards: tuple[str, str], capsys: Shown
+) -> None:
+    used = []
+    for link in ("slow-fast=10Gbit,1us", "slow-fast=1Mbit,100ms"):
+        assert main(planned(net, boards, "--link", link, "--target", "latency", "--json")) == 0
+        steps = json.loads(capsys.readouterr().out)["plans"][0]["distribution"]["routes"][0][
+            "steps"
+        ]
+        used.append({step["device"] for step in steps})
+    assert "fast" in used[0]
+    assert used[1] == {"slow"}
+
+
+def test_without_a_link_the_owner_is_alone_and_that_is_said(
+    net: Path, boards: tuple[str, str], capsys: Shown
+) -> None:
+    assert main(planned(net, boards, "--target", "latency", "--explain")) == 0
+    shown = capsys.readouterr()
+    assert "there is no --link, so slow alone can do anything" in shown.err
+    assert "\nNot used:\n  fast: " in shown.out
+    assert main(planned(net, boards, "--target", "latency", "--owner", "fast")) == 0
+    assert capsys.readouterr().out.splitlines()[1].endswith("optimal  fast")
+
+
+def test_bans_pins_and_bounds_are_kept(net: Path, boards: tuple[str, str], capsys: Shown) -> None:
+    link = ("--link", "all=10Gbit,1us", "--target", "latency", "--json")
+    assert main(planned(net, boards, *link, "--ban", "fast")) == 0
+    routes = json.loads(capsys.readouterr().out)["plans"][0]["distribution"]["routes"]
+    assert {s["device"] for r in routes for s in r["steps"]} == {"slow"}
+    assert main(planned(net, boards, *link, "--pin", "c2=slow/cpu", "--ban", "slow/npu")) == 0
+    (route,) = json.loads(capsys.readouterr().out)["plans"][0]["distribution"]["routes"]
+    assert "slow" in {step["device"] for step in route["steps"]}
+    assert main(planned(net, boards, *link, "--bound", "bytes=0B")) == 0
+    assert told(capsys)["latency"]["distribution"]["metrics"]["wire_bytes"] == 0  # type: ignore[index]
+
+
+def test_statistics_slow_a_device_down(
+    net: Path, boards: tuple[str, str], tmp_path: Path, capsys: Shown
+) -> None:
+    (tmp_path / "now.toml").write_text("[slow.slowdown]\ncpu = 2.0\n")
+    alone = ("--devices", boards[0], "--target", "latency", "--json")
+    took = []
+    for further in ((), ("--stats", str(tmp_path / "now.toml"))):
+        assert main(["plan", str(net), *alone, *further]) == 0
+        shown = json.loads(capsys.readouterr().out)
+        took.append(shown["plans"][0]["distribution"]["metrics"]["latency_s"])
+    assert took[1] == pytest.approx(2 * took[0])
+
+
+def test_what_cannot_be_had_is_said_with_what_is_missing_and_fails(
+    net: Path, boards: tuple[str, str], capsys: Shown
+) -> None:
+    assert main(planned(net, boards, "--bound", "latency=1us", "--target", "latency")) == 1
+    shown = capsys.readouterr().out
+    assert shown.startswith(
+        "No distribution for latency: beyond reach: latency of at most 0.001 ms"
+    )
+
+
+def test_equal_questions_have_equal_answers(
+    net: Path, boards: tuple[str, str], capsys: Shown
+) -> None:
+    asked = planned(net, boards, "--link", "all=1Gbit,0.1ms", "--json")
+    answers = []
+    for _ in range(2):
+        assert main(asked) == 0
+        answers.append(capsys.readouterr().out)
+    assert answers[0] == answers[1]
+
+
+def test_json_has_the_legs_the_loads_and_what_was_compared(
+    net: Path, boards: tuple[str, str], capsys: Shown
+) -> None:
+    assert main(planned(net, boards, "--link", "all=10Gbit,1us", "--json")) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["owner"], len(shown["links"]), shown["infeasible"]) == ("slow", 2, [])
+    assert shown["is_energy_modelled"] is True
+    for one in shown["plans"]:
+        assert one["resources"][0]["busy_fraction"] == 1.0
+        assert one["alone"]["metrics"]["latency_s"] > 0
+        for route in one["routes"]:
+            ends = [leg["start_s"] + leg["took_s"] for leg in route["legs"]]
+            assert max(ends) == pytest.approx(route["latency_s"])
+
+
+def test_a_front_is_printed_and_drawn_with_a_point_for_each(
+    net: Path, boards: tuple[str, str], tmp_path: Path, capsys: Shown
+) -> None:
+    drawing = tmp_path / "front.svg"
+    further = ("--link", "all=1Gbit,0.1ms", "--pareto", "--svg", str(drawing), "--effort", "0.2")
+    assert main(planned(net, boards, *further)) == 0
+    rows = [r for r in capsys.readouterr().out.splitlines() if r.split()[0].isdigit()]
+    root = ElementTree.parse(drawing).getroot()
+    points = [c for c in root.iter(f"{SVG}circle") if c.get("class") == "point"]
+    assert len(points) == len(rows) > 1
+    assert [p for p in root.iter(f"{SVG}polygon") if p.get("class") == "alone"]
+
+
+def test_timelines_are_drawn_or_traced_with_the_times_of_the_legs(
+    net: Path, boards: tuple[str, str], tmp_path: Path, capsys: Shown
+) -> None:
+    link = ("--link", "all=10Gbit,1us", "--target", "latency", "--json")
+    assert main(planned(net, boards, *link, "--timeline", str(tmp_path / "t.json"))) == 0
+    (route,) = json.loads(capsys.readouterr().out)["plans"][0]["routes"]
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    shown = sorted((e["ts"], e["dur"]) for e in events if e["ph"] == "X")
+    assert shown == sorted((leg["start_s"] * 1e6, leg["took_s"] * 1e6) for leg in route["legs"])
+    assert main(planned(net, boards, *link, "--timeline", str(tmp_path / "t.svg"))) == 0
+    rects = ElementTree.parse(tmp_path / "t.svg").getroot().iter(f"{SVG}rect")
+    bars = [rect for rect in rects if rect.get("class") in ("run", "transfer")]
+    assert len(bars) == len(route["legs"])
+
+
+def test_one_profile_may_stand_for_several_devices(
+    net: Path, boards: tuple[str, str], capsys: Shown
+) -> None:
+    named = [f"a={boards[0]}", f"b={boards[0]}", "c=raspberry-pi-5-8gb"]
+    further = ("--link", "all=10Gbit,1us", "--target", "throughput", "--json")
+    assert main(["plan", str(net), "--devices", *named, *further]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert [device["id"] for device in shown["devices"]] == ["a", "b", "c"]
+
+
+def test_energy_is_left_out_or_refused_where_no_power_is_known(
+    net: Path, tmp_path: Path, capsys: Shown
+) -> None:
+    text = "\n".join(line for line in WHOLE.splitlines() if not line.startswith("busy = "))
+    (tmp_path / "dark.toml").write_text(text)
+    asked = ["plan", str(net), "--devices", str(tmp_path / "dark.toml")]
+    assert main(asked) == 0
+    shown = capsys.readouterr()
+    assert "energy is left out" in shown.err
+    assert not [row for row in shown.out.splitlines() if row.startswith("energy")]
+    assert main([*asked, "--target", "energy"]) == 2
+    assert "energy: it is not known what board-1 draws" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("further", "message"),
+    [
+        (["--svg", "x.svg"], "--svg: draws a Pareto set, so it goes with --pareto"),
+        (["--pareto", "--timeline", "x.svg"], "--timeline: draws plans for targets, so --pareto"),
+        (["--timeline", "x.png"], "--timeline x.png: want a file that ends in .svg or .json"),
+        (["--pareto", "--target", "bytes"], "--pareto: got the target bytes alone, want two"),
+        (["--routes", "0"], "--routes: got 0, want at least 1"),
+        (["--effort", "nan"], "--effort: got nan, want seconds above 0"),
+        (["--socket", "x"], "--socket: no agent is asked"),
+        (
+            ["--owner", "fats"],
+            "--owner fats: is none of the devices: there are slow, fast; did you",
+        ),
+        (["--timeline", "no/such/x.svg"], "there is no such folder; make it first"),
+        (["--link", "slow-fst=1Gbit,1ms"], 'got device "fst", which is not there'),
+        (["--pin", "r*=lab"], 'got device "lab", which is not there: there are slow, fast'),
+        (["--stats", "none.toml"], "--stats none.toml: cannot be read: No such file"),
+        (["--devices", "{slow}"], "there is a slow already; give it an id of its own"),
+        (["--devices", "none.toml"], "none.toml: no such file, want a device profile"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_the_cure(
+    net: Path, boards: tuple[str, str], further: list[str], message: str, capsys: Shown
+) -> None:
+    given = [word.replace("{slow}", boards[0]) for word in further]
+    assert main(planned(net, boards, *given)) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "further",
+    [["--link", "a-b=1Gbit,1ms"], ["--ban", "a"], ["--svg", "x.svg"], ["--effort", "1"]],
+)
+def test_options_of_devices_are_refused_for_a_loaded_model(
+    further: list[str], capsys: Shown
+) -> None:
+    assert main(["plan", "net", *further]) == 2
+    assert f"{further[0]}: goes with --devices" in capsys.readouterr().err
+
+
+def test_a_model_that_is_no_file_or_has_open_sizes_is_told(
+    boards: tuple[str, str], tmp_path: Path, capsys: Shown
+) -> None:
+    assert main(["plan", str(tmp_path / "no.onnx"), "--devices", boards[0]]) == 4
+    assert "no such file; name a model file" in capsys.readouterr().err
+    asked = ["plan", str(adding(tmp_path / "m.onnx")), "--devices", boards[0]]
+    assert main(asked) == 0
+    assert "open dimensions were tried" in capsys.readouterr().err
+    assert main([*asked, "--shape", "x=7x3"]) == 0
+
+
+@pytest.mark.zoo
+def test_a_real_model_over_real_boards(zoo: dict[str, Path], tmp_path: Path, capsys: Shown) -> None:
+    if "shufflenet" not in zoo:
+        pytest.skip("no shufflenet: run tools/zoo shufflenet")
+    boards = ["lab=raspberry-pi-5-8gb", "jetson-orin-nano-8gb", "lattepanda-mu-n100-8gb"]
+    further = ["--link", "all=1Gbit,0.3ms", "--json", "--timeline", str(tmp_path / "t.svg")]
+    assert main(["plan", str(zoo["shufflenet"]), "--devices", *boards, *further]) == 0
+    plans = told(capsys)
+    assert len(plans) == 5
+    for target, plan in plans.items():
+        alone = plan["alone"]["metrics"]  # type: ignore[index]
+        mine = plan["distribution"]["metrics"]  # type: ignore[index]
+        if target == "throughput":
+            assert mine["throughput_per_s"] >= alone["throughput_per_s"] * (1 - 1e-9)
+        if target == "latency":
+            assert mine["latency_s"] <= alone["latency_s"] * (1 + 1e-9)
+    ElementTree.parse(tmp_path / "t.svg")
+
+
+def test_what_is_quick_tells_nothing_of_itself(capsys: Shown) -> None:
+    with PatientProgress(patience_s=60.0) as progress:
+        progress.say("reading")
+    assert capsys.readouterr().err == ""
+
+
+def test_what_is_slow_tells_where_it_is(capsys: Shown) -> None:
+    told = ""
+    with PatientProgress(patience_s=0.0) as progress:
+        progress.say("reading")
+        until_s = clock.monotonic_s() + 10.0
+        while "reading" not in told and clock.monotonic_s() < until_s:
+            told += capsys.readouterr().err
+        progress.say("planning", 0.5)
+    assert told.endswith("  0% reading\n")
+    assert capsys.readouterr().err == " 50% planning\n"
