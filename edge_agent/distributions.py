@@ -7,6 +7,7 @@ started from.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from edge_agent.devices import DeviceId
@@ -69,6 +70,14 @@ class Route:
 
     steps: tuple[Step, ...]
     share: float = 1.0
+
+    def parts(self) -> Iterator[PlacedSubgraph | PlacedArm]:
+        """Its subgraphs, and the arms of its forks, in order."""
+        for step in self.steps:
+            if isinstance(step, PlacedFork):
+                yield from step.arms
+            else:
+                yield step
 
     def __str__(self) -> str:
         return " + ".join(map(str, self.steps))

@@ -42,7 +42,7 @@ from edge_agent.profiling.measured import (
     device_profile,
     measured_times,
 )
-from edge_agent.store.folder import write_file
+from edge_agent.store.output import write_whole
 from edge_agent.telemetry import host
 from edge_agent.telemetry.power import PowerMeter, find_meter
 
@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
             os.environ, socket=options.socket, state=asked.state, config_file=options.config
         )
     profile = _measured(settings, asked)
-    write_file(path, encode(profile).encode())
+    write_whole(path, encode(profile))
     if options.json:
         print_json({"file": str(path), "profile": profile})
     else:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from edge_agent.devices import DeviceId
-from edge_agent.distributions import Distribution, PlacedFork, Route, Step
+from edge_agent.distributions import Distribution, Route
 from edge_agent.planning.alternatives import LeftOut
 from edge_agent.planning.metrics import (
     Leg,
@@ -17,10 +17,9 @@ from edge_agent.planning.metrics import (
     times_of,
     unit_of,
 )
-from edge_agent.planning.present import budget_bytes
+from edge_agent.planning.present import pool_bytes
 from edge_agent.plans import Target
 from edge_agent.problems import Problem
-from edge_agent.profiles import Configuration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +92,8 @@ def account(
     walked = [(route.share, legs(problem, route)) for route in plan.routes]
     loads = resource_loads(problem, walked)
     busiest = max(loads.values(), default=0.0)
+    bound = problem.bound(Target.MEMORY)
+    most = float("inf") if bound is None else bound
     uses = [
         ResourceUse(name=name, busy_fraction=load / busiest if busiest else 0.0)
         for name, load in loads.items()
@@ -107,7 +108,11 @@ def account(
         ),
         resources=tuple(sorted(uses, key=lambda use: (-use.busy_fraction, use.name))),
         memory=tuple(
-            MemoryUse(name=name, used_bytes=used, budget_bytes=_budget(problem, name))
+            MemoryUse(
+                name=name,
+                used_bytes=used,
+                budget_bytes=int(min(pool_bytes(problem, name), most)),
+            )
             for name, used in sorted(memory_bytes(problem, plan.routes).items())
         ),
         predictions=_predictions(problem, plan.routes),
@@ -117,17 +122,8 @@ def account(
     )
 
 
-def _used(routes: tuple[Route, ...]) -> list[tuple[DeviceId, Configuration]]:
-    return [pair for route in routes for step in route.steps for pair in _placed(step)]
-
-
-def _placed(step: Step) -> list[tuple[DeviceId, Configuration]]:
-    parts = step.arms if isinstance(step, PlacedFork) else (step,)
-    return [(part.device, part.configuration) for part in parts]
-
-
 def _predictions(problem: Problem, routes: tuple[Route, ...]) -> tuple[Prediction, ...]:
-    used = _used(routes)
+    used = [(part.device, part.configuration) for route in routes for part in route.parts()]
     found = []
     for device in problem.devices:
         chosen = {which for where, which in used if where == device.id}
@@ -143,16 +139,3 @@ def _predictions(problem: Problem, routes: tuple[Route, ...]) -> tuple[Predictio
             )
         )
     return tuple(found)
-
-
-def _budget(problem: Problem, pool: str) -> int:
-    """What may be in a memory, as `metrics.memory_pool` names it."""
-    most = problem.bound(Target.MEMORY)
-    for device in problem.devices:
-        own = {f"{device.id}/{unit.id}": unit.memory_bytes for unit in device.units}
-        size = own.get(pool)
-        if pool == device.id:
-            size = budget_bytes(problem, device.id)
-        if size is not None:
-            return size if most is None else min(size, int(most))
-    raise AssertionError(f"{pool} is no memory of the problem")

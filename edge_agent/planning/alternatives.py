@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from edge_agent.devices import DeviceId
-from edge_agent.distributions import Distribution, Infeasible, PlacedFork, PlacedSubgraph
+from edge_agent.distributions import Distribution, Infeasible
+from edge_agent.planning.missing import why_idle
 from edge_agent.planning.planner import plan
-from edge_agent.planning.present import is_spared
 from edge_agent.planning.shortest import Paths, Weights, cheapest
-from edge_agent.planning.tables import Floats, Tables, tabulate, usable
+from edge_agent.planning.tables import Floats, Tables, tabulate
 from edge_agent.plans import Target
-from edge_agent.problems import PlannedDevice, Problem
+from edge_agent.problems import Problem
 
 EFFORT = 300_000.0
 """For each alternative that has to be planned."""
@@ -30,14 +30,7 @@ class LeftOut:
 
 def devices_of(found: Distribution) -> frozenset[DeviceId]:
     """The devices that compute something."""
-    used: set[DeviceId] = set()
-    for step in (step for route in found.routes for step in route.steps):
-        match step:
-            case PlacedSubgraph():
-                used.add(step.device)
-            case PlacedFork():
-                used |= {arm.device for arm in step.arms}
-    return frozenset(used)
+    return frozenset(part.device for route in found.routes for part in route.parts())
 
 
 def left_out(problem: Problem, found: Distribution) -> tuple[LeftOut, ...]:
@@ -56,7 +49,7 @@ def left_out(problem: Problem, found: Distribution) -> tuple[LeftOut, ...]:
     for device in problem.devices:
         if device.id in used:
             continue
-        reason = _idle(problem, device, found.target)
+        reason = why_idle(problem, device, found.target)
         if not reason:
             least = _through(paths, reached, tables.devices.index(device.id))
             own = float(paths.totals[0])
@@ -79,20 +72,6 @@ def _measure(tables: Tables, target: Target) -> tuple[Weights, str, float]:
             return replace(none, size_bytes=none.size_bytes + 1.0), "bytes", 1.0
         case Target.LATENCY | Target.THROUGHPUT | Target.MEMORY:
             return replace(none, seconds=none.seconds + 1.0), "ms", 1e3
-
-
-def _idle(problem: Problem, device: PlannedDevice, target: Target) -> str:
-    """Why a device cannot be used at all; empty if it can."""
-    if is_spared(problem, device.id):
-        charge = problem.statistics_of(device.id).battery_fraction
-        least = problem.least_battery_fraction
-        return f"its battery is at {charge:.0%}; it works for others from {least:.0%} on"
-    if not device.times:
-        return "it has no latency profile"
-    if not usable(problem, device, target):
-        banned = [f"{u.id}: {u.banned_because}" for u in device.units if u.banned_because]
-        return "; ".join(banned) or "none of its configurations runs one request at a time"
-    return ""
 
 
 def forward(paths: Paths) -> Floats:

@@ -15,7 +15,7 @@ from edge_agent.planning.metrics import (
     times_of,
     unit_of,
 )
-from edge_agent.planning.present import budget_bytes, is_spared
+from edge_agent.planning.present import is_spared, pool_bytes
 from edge_agent.plans import Target
 from edge_agent.problems import Problem
 from edge_agent.subgraphs import SegmentRange
@@ -104,19 +104,9 @@ def _is_pinned(what: PlacedSubgraph | PlacedArm, device: DeviceId, unit: str | N
 
 def _of_memory(problem: Problem, routes: Sequence[Route]) -> Iterator[str]:
     for pool, used in memory_bytes(problem, routes).items():
-        most = _budget(problem, pool)
+        most = pool_bytes(problem, pool)
         if used > most * _ROOM:
             yield f"{pool} has {most} bytes of memory, {used:.0f} are needed"
-
-
-def _budget(problem: Problem, pool: str) -> int:
-    for device in problem.devices:
-        if pool == device.id:
-            return budget_bytes(problem, device.id)
-        for unit in device.units:
-            if pool == f"{device.id}/{unit.id}" and unit.memory_bytes is not None:
-                return unit.memory_bytes
-    raise AssertionError(f"there is no memory {pool}")
 
 
 def _of_bounds(problem: Problem, routes: Sequence[Route]) -> Iterator[str]:

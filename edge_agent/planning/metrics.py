@@ -202,14 +202,18 @@ def route_joules(problem: Problem, found: Sequence[Leg]) -> float:
                 device = problem.device(leg.device)
                 total += leg.plain_s * busy_w(device, leg.what.configuration)
             case Sending():
-                link = leg.link
-                source, target = problem.device(link.source), problem.device(link.target)
-                total += leg.size_bytes * (
-                    link.joules_per_byte
-                    + source.send_s_per_byte * _core_w(source)
-                    + target.receive_s_per_byte * _core_w(target)
-                )
+                total += leg.size_bytes * sending_joules_per_byte(problem, leg.link)
     return total
+
+
+def sending_joules_per_byte(problem: Problem, link: Link) -> float:
+    """Modelled energy of a byte on a link: of the link, and of the processors at both ends."""
+    source, target = problem.device(link.source), problem.device(link.target)
+    return (
+        link.joules_per_byte
+        + source.send_s_per_byte * _core_w(source)
+        + target.receive_s_per_byte * _core_w(target)
+    )
 
 
 def busy_w(device: PlannedDevice, configuration: Configuration) -> float:

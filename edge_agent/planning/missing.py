@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +13,7 @@ from edge_agent.planning.present import is_spared
 from edge_agent.planning.shortest import Weights, cheapest
 from edge_agent.planning.tables import Tables, tabulate, usable
 from edge_agent.plans import Target
-from edge_agent.problems import Problem
+from edge_agent.problems import PlannedDevice, Problem
 
 _EFFORT = 300_000.0
 _SHOWN = 4
@@ -24,7 +23,9 @@ def why_infeasible(problem: Problem, target: Target) -> str:
     """One or two sentences: the first obstacle of devices, segments, links, memory and bounds."""
     tables = tabulate(problem, target)
     if tables is None:
-        return "no device may do anything: " + "; ".join(_idle_devices(problem, target))
+        return "no device may do anything: " + "; ".join(
+            f"{d.id}: {why_idle(problem, d, target)}" for d in problem.devices
+        )
     stuck = _stuck_segments(tables)
     if stuck:
         return stuck
@@ -34,19 +35,18 @@ def why_infeasible(problem: Problem, target: Target) -> str:
     return _over_budget(tables) or _out_of_bounds(problem, tables)
 
 
-def _idle_devices(problem: Problem, target: Target) -> Iterator[str]:
-    for device in problem.devices:
-        if is_spared(problem, device.id):
-            charge = problem.statistics_of(device.id).battery_fraction
-            yield (
-                f"{device.id} has {charge:.0%} of its charge left, and works for others from "
-                f"{problem.least_battery_fraction:.0%} on"
-            )
-        elif not device.times:
-            yield f"{device.id} has no latency profile"
-        elif not usable(problem, device, target):
-            banned = [f"{u.id}: {u.banned_because}" for u in device.units if u.banned_because]
-            yield f"{device.id}: " + ("; ".join(banned) or "nothing runs one request at a time")
+def why_idle(problem: Problem, device: PlannedDevice, target: Target) -> str:
+    """Why a device cannot be used at all; empty if it can."""
+    if is_spared(problem, device.id):
+        charge = problem.statistics_of(device.id).battery_fraction
+        least = problem.least_battery_fraction
+        return f"its battery is at {charge:.0%}; it works for others from {least:.0%} on"
+    if not device.times:
+        return "it has no latency profile"
+    if not usable(problem, device, target):
+        banned = [f"{u.id}: {u.banned_because}" for u in device.units if u.banned_because]
+        return "; ".join(banned) or "none of its configurations runs one request at a time"
+    return ""
 
 
 def _stuck_segments(tables: Tables) -> str:
@@ -92,14 +92,9 @@ def _unlinked(problem: Problem, tables: Tables) -> str:
     )
 
 
-def _budgets(tables: Tables) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    most = tables.problem.bound(Target.MEMORY)
-    return tables.budgets if most is None else np.minimum(tables.budgets, most)
-
-
 def _over_budget(tables: Tables) -> str:
     """What memory is missing; empty if memory alone does not stand in the way."""
-    budgets = _budgets(tables)
+    budgets = tables.memory_limits
     caps = replace(Caps.none(tables), memory=budgets)
     least = best_route(tables, Bottleneck.MEMORY, caps, effort=_EFFORT)
     if least.pieces is not None:
@@ -141,7 +136,7 @@ def _megabytes(size_bytes: float) -> str:
 
 def _out_of_bounds(problem: Problem, tables: Tables) -> str:
     """Which bound is beyond reach, or that they exclude each other."""
-    caps = replace(Caps.none(tables), memory=_budgets(tables))
+    caps = replace(Caps.none(tables), memory=tables.memory_limits)
     told = []
     for bound in problem.bounds:
         best = _best(tables, caps, bound.target)

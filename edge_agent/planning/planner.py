@@ -58,8 +58,7 @@ def plan(problem: Problem, target: Target, effort: float = EFFORT) -> Distributi
 def caps_of(tables: Tables) -> Caps:
     """What each route must keep to: bounds, and the budgets that can bind."""
     problem = tables.problem
-    most = problem.bound(Target.MEMORY)
-    budgets = tables.budgets if most is None else np.minimum(tables.budgets, most)
+    budgets = tables.memory_limits
     return Caps(
         seconds=_limit(problem, Target.LATENCY),
         joules=_limit(problem, Target.ENERGY),
@@ -116,7 +115,7 @@ class _Search:
         """The answer, with its metrics."""
         metrics = evaluate(self.problem, found.routes)
         cost, least = metrics.cost(self.target), found.bound
-        if cost <= least * (1.0 + CLOSE) or cost <= least:
+        if cost <= least * (1.0 + CLOSE):
             least = cost
         if self.target is Target.THROUGHPUT:
             least = 1.0 / least if least else float("inf")

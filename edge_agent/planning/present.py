@@ -32,6 +32,18 @@ def budget_bytes(problem: Problem, device: DeviceId) -> int:
     return most if free is None else min(most, free)
 
 
+def pool_bytes(problem: Problem, pool: str) -> int:
+    """Most bytes that may be in a memory at present: that of a device, named like it, or that of an
+    accelerator, `device/unit`."""
+    for device in problem.devices:
+        if pool == device.id:
+            return budget_bytes(problem, device.id)
+        for unit in device.units:
+            if pool == f"{device.id}/{unit.id}" and unit.memory_bytes is not None:
+                return unit.memory_bytes
+    raise AssertionError(f"there is no memory {pool}")
+
+
 def is_spared(problem: Problem, device: DeviceId) -> bool:
     """Whether a device does no work for others, because its battery is too low."""
     battery = problem.statistics_of(device).battery_fraction

@@ -16,17 +16,16 @@ import numpy.typing as npt
 
 from edge_agent.devices import DeviceId, Layout
 from edge_agent.planning.cost import is_divisible, keeps_tensors
-from edge_agent.planning.metrics import Sending as _Sending
 from edge_agent.planning.metrics import (
     busy_w,
     crossing_bytes,
     host_resource,
     memory_pool,
     resource_of,
-    route_joules,
+    sending_joules_per_byte,
     unit_of,
 )
-from edge_agent.planning.present import budget_bytes, is_spared, slowdown
+from edge_agent.planning.present import is_spared, pool_bytes, slowdown
 from edge_agent.plans import Target
 from edge_agent.problems import Link, PlannedDevice, Problem
 from edge_agent.profiles import HOST_UNIT, Configuration, SegmentTimes
@@ -132,14 +131,15 @@ class Tables:
     """(d,): of the outputs, to the owner."""
 
     @property
+    def memory_limits(self) -> Floats:
+        """(pools,): the budgets, and what a bound on the memory leaves of them."""
+        most = self.problem.bound(Target.MEMORY)
+        return self.budgets if most is None else np.minimum(self.budgets, most)
+
+    @property
     def places(self) -> int:
         """The number of segments."""
         return len(self.seconds)
-
-    def group_number(self, c: int) -> int | None:
-        """Which group a choice is in; None if in none."""
-        (at,) = np.nonzero(self.grouped == c)
-        return int(self.group_of[at[0]]) if len(at) else None
 
 
 def usable(problem: Problem, device: PlannedDevice, target: Target) -> list[SegmentTimes]:
@@ -221,7 +221,7 @@ def tabulate(problem: Problem, target: Target) -> Tables | None:
         devices=tuple(device.id for device in devices),
         resources=resources,
         pools=pools,
-        budgets=np.array([float(_budget(problem, pool)) for pool in pools]),
+        budgets=np.array([float(pool_bytes(problem, pool)) for pool in pools]),
         device_of=np.repeat(np.arange(len(devices)), counts),
         first_of=np.concatenate(([0], np.cumsum(counts)[:-1])).astype(np.int64),
         seconds=np.array([t.segment_s for _, t in rows]).T * slow,
@@ -255,16 +255,6 @@ def tabulate(problem: Problem, target: Target) -> Tables | None:
 def _form(device: DeviceId, which: Configuration) -> tuple[object, ...]:
     """What weights of equal form have in common: see `metrics.memory_bytes`."""
     return device, which.unit, which.layout, which.is_half
-
-
-def _budget(problem: Problem, pool: str) -> int:
-    for device in problem.devices:
-        if pool == device.id:
-            return budget_bytes(problem, device.id)
-        for unit in device.units:
-            if pool == f"{device.id}/{unit.id}" and unit.memory_bytes is not None:
-                return unit.memory_bytes
-    raise AssertionError(f"there is no memory {pool}")
 
 
 def _refusal(problem: Problem, rows: Sequence[tuple[PlannedDevice, SegmentTimes]]) -> Floats:
@@ -348,22 +338,12 @@ def _rates(
     link = links.get((source, target))
     if link is None:
         return 0.0, np.inf, 0.0, 0.0, 0.0, 1.0, 1.0
-    one = _Sending(
-        link=link,
-        boundary=0,
-        size_bytes=1,
-        took_s=0.0,
-        send_s=0.0,
-        receive_s=0.0,
-        wire_s=0.0,
-        start_s=0.0,
-    )
     return (
         link.latency_s,
         1.0 / link.goodput_bytes_per_s,
         a.send_s_per_byte * slowdown(problem, source, HOST_UNIT),
         b.receive_s_per_byte * slowdown(problem, target, HOST_UNIT),
-        route_joules(problem, (one,)),
+        sending_joules_per_byte(problem, link),
         float(a.cores),
         float(b.cores),
     )
