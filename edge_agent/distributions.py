@@ -79,6 +79,10 @@ class Route:
             else:
                 yield step
 
+    def forks(self) -> Iterator[PlacedFork]:
+        """Its forks, in order."""
+        yield from (step for step in self.steps if isinstance(step, PlacedFork))
+
     def __str__(self) -> str:
         return " + ".join(map(str, self.steps))
 

@@ -10,9 +10,9 @@ import numpy as np
 from edge_agent.devices import DeviceId
 from edge_agent.distributions import Distribution, Infeasible
 from edge_agent.planning.missing import why_idle
-from edge_agent.planning.planner import plan
+from edge_agent.planning.planner import plan, tables_of
 from edge_agent.planning.shortest import Paths, Weights, cheapest
-from edge_agent.planning.tables import Floats, Tables, tabulate
+from edge_agent.planning.tables import Floats, Tables
 from edge_agent.plans import Target
 from edge_agent.problems import Problem
 
@@ -40,7 +40,7 @@ def left_out(problem: Problem, found: Distribution) -> tuple[LeftOut, ...]:
     where that adds up over a route; else in latency.
     """
     used = devices_of(found)
-    tables = tabulate(problem, found.target)
+    tables = tables_of(problem, found.target)
     assert tables is not None, "there is a distribution"
     weights, unit, factor = _measure(tables, found.target)
     paths = cheapest(tables, weights)

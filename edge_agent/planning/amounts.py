@@ -25,10 +25,6 @@ SLACK = 1e-12
 """Sums of times in another order differ by about this; sums of bytes are exact."""
 
 
-Pieces = tuple[tuple[int, int], ...]
-"""(first segment, choice) of each subgraph of a route, in order."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Amounts:
     """What a route demands of everything, per request."""
@@ -216,12 +212,22 @@ def demanded(tables: Tables, pieces: Sequence[tuple[int, int]]) -> Floats:
         row[SECONDS] += run_s
         row[JOULES] += run_s * tables.joules_per_s[choice]
         loads[tables.resource_of[choice]] += run_s * tables.per_round[choice]
-        resident = (
-            tables.weights[start:stop, choice].sum() + tables.arenas[start:stop, choice].max()
-        )
+        held = tables.weights[start:stop, choice].sum()
+        resident = held + tables.arenas[start:stop, choice].max()
         memory[tables.pool_of[choice]] += resident
+        row += _forked(tables, choice, start, stop)
         before = (start, choice)
     return row
+
+
+def _forked(tables: Tables, choice: int, start: int, stop: int) -> Floats | float:
+    """What the forks among segments [start, stop) demand, in a choice of forks."""
+    if tables.choices[choice].configuration is not None:
+        return 0.0
+    forks = tables.forks
+    inside = (forks.choices == choice) & (forks.places >= start) & (forks.places < stop)
+    summed: Floats = forks.demands[inside].sum(axis=0)
+    return summed
 
 
 def amounts(tables: Tables, pieces: Sequence[tuple[int, int]]) -> Amounts:

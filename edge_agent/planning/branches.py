@@ -1,39 +1,101 @@
-"""Independent branches of a model at once: which of them runs where, so that a fork ends soonest.
+"""Independent branches of a model at once: the ways to run its forks, as choices beside the others.
 
-That is scheduling on unrelated machines, with what has to be sent before and after. The machines
-are the units of the home device and every other device. Small forks are searched exactly, by depth
-first over the branches, the heaviest first, cut off where one machine alone already takes as long
-as the best schedule known; larger ones up to a number of tries.
+Which branches go where is scheduling on unrelated machines, with what has to be sent before and
+after. The machines are the units of the home device and every other device. What one way demands
+is a row of amounts; of all ways of a fork those are offered that no other one equals or beats in
+every amount. Where there are too many to look at, only the one that ends soonest is, which is
+searched by depth first over the branches, the heaviest first, cut off where one machine alone
+already takes as long as the best schedule known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import permutations, product
+
+import numpy as np
 
 from edge_agent.devices import DeviceId
-from edge_agent.distributions import PlacedArm, PlacedFork
-from edge_agent.planning.metrics import fork_legs, latency_s, resource_of
-from edge_agent.planning.shortest import ForkOption
-from edge_agent.planning.tables import Tables
-from edge_agent.problems import Problem
+from edge_agent.distributions import PlacedArm, PlacedFork, Route
+from edge_agent.planning.amounts import FIRST_LOAD, JOULES, SECONDS, SIZE_BYTES, column_count
+from edge_agent.planning.cost import is_divisible
+from edge_agent.planning.metrics import (
+    find_link,
+    fork_legs,
+    latency_s,
+    memory_bytes,
+    resource_loads,
+    resource_of,
+    route_bytes,
+    route_joules,
+    times_of,
+)
+from edge_agent.planning.tables import Choice, Floats, Forks, Tables
 from edge_agent.subgraphs import Fork
 
 MOST_TRIES = 4000
 """Schedules that are looked at for one fork and home."""
+_MOST_LOOKED_AT = 4000
+"""Ways of all forks of a model that are looked at, to offer all that are worth it."""
+_MOST_ORDERED = 4
+"""Arms on other devices whose order of sending is tried, where they share a link."""
 
 
-def fork_options(tables: Tables) -> Mapping[tuple[int, int], ForkOption]:
-    """The quickest way to run each fork at once, by (first segment, home)."""
-    if not tables.problem.with_branches:
-        return {}
-    found = {}
-    for index, fork in enumerate(tables.problem.summary.forks):
-        for home, device in enumerate(tables.devices):
-            option = _best(tables, index, fork, device)
-            if option is not None:
-                found[fork.segments.start, home] = option
-    return found
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ForkOption:
+    """A way to run a fork at once, from a home device back to it."""
+
+    step: PlacedFork
+    home: int
+    """Index of `Tables.devices`."""
+    demands: Floats
+    """(columns,): as a row of `amounts`."""
+
+
+def with_forks(tables: Tables, *, is_quickest: bool) -> Tables:
+    """The tables with choices of forks; `is_quickest`: only the latency of routes counts."""
+    problem = tables.problem
+    if not problem.with_branches or not problem.summary.forks:
+        return tables
+    options = [] if is_quickest else _all_options(tables)
+    if not options:
+        options = [option for option in _quickest(tables) if not _is_slower(tables, option)]
+    return _widened(tables, options) if options else tables
+
+
+def _is_slower(tables: Tables, option: ForkOption) -> bool:
+    """Whether one configuration of its home runs the segments as fast."""
+    inside = option.step.segments
+    own = tables.device_of == option.home
+    took = (tables.seconds + tables.refusal)[inside.start : inside.stop, own].sum(axis=0)
+    took += (
+        tables.overhead[own] + tables.barrier[inside.start, own] + tables.border[inside.start, own]
+    )
+    if inside.stop < tables.places:
+        took += tables.barrier[inside.stop, own] + tables.border[inside.stop, own]
+    return bool(took.min() <= option.demands[SECONDS])
+
+
+def demands_of(tables: Tables, step: PlacedFork) -> Floats:
+    """(columns,): what a fork demands."""
+    problem = tables.problem
+    found = fork_legs(problem, step, 0.0)
+    row = np.zeros(column_count(tables))
+    row[SECONDS] = latency_s(found)
+    row[JOULES] = route_joules(problem, found)
+    row[SIZE_BYTES] = route_bytes(found)
+    for name, busy_s in resource_loads(problem, [(1.0, found)]).items():
+        row[FIRST_LOAD + tables.resources.index(name)] = busy_s
+    first = FIRST_LOAD + len(tables.resources)
+    for pool, size in memory_bytes(problem, [Route(steps=(step,))]).items():
+        row[first + tables.pools.index(pool)] = size
+    return row
+
+
+_Branches = tuple[int, ...]
+
+# Where arms may run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,31 +107,113 @@ class _Machine:
 
 
 def _machines(tables: Tables, fork: Fork, home: DeviceId) -> list[_Machine]:
-    """Where each branch of the fork may run, the home first."""
+    """Where branches of the fork may run, the home first."""
     inside = slice(fork.segments.start, fork.segments.stop)
     able: dict[tuple[DeviceId, str], list[int]] = {}
     for c, choice in enumerate(tables.choices):
-        may_part = tables.barrier[1:, c].min(initial=0.0) == 0.0
-        if tables.refusal[inside, c].any() or not may_part:
+        which = choice.configuration
+        assert which is not None, "there are no choices of forks yet"
+        is_parted = is_divisible(times_of(tables.problem, choice.device, which))
+        if tables.refusal[inside, c].any() or not is_parted:
             continue
         is_home = choice.device == home
-        name = resource_of(choice.device, choice.configuration) if is_home else ""
+        name = resource_of(choice.device, which) if is_home else ""
         able.setdefault((choice.device, name), []).append(c)
     machines = [_Machine(device=d, choices=tuple(c)) for (d, _), c in able.items()]
-    reachable = [m for m in machines if m.device == home or _can_go(tables, fork, home, m.device)]
-    return sorted(reachable, key=lambda m: m.device != home)
+    linked = {(k.source, k.target) for k in tables.problem.links}
+    reached = [
+        m for m in machines if m.device == home or {(home, m.device), (m.device, home)} <= linked
+    ]
+    return sorted(reached, key=lambda m: m.device != home)
 
 
-def _can_go(tables: Tables, fork: Fork, home: DeviceId, device: DeviceId) -> bool:
-    links = {(k.source, k.target) for k in tables.problem.links}
-    most_in = tables.problem.device(device).most_crossing_bytes
-    most_out = tables.problem.device(home).most_crossing_bytes
-    total_in = sum(branch.input_bytes for branch in fork.branches)
-    total_out = sum(branch.output_bytes for branch in fork.branches)
-    is_linked = (home, device) in links and (device, home) in links
-    fits_in = most_in is None or total_in <= most_in
-    fits_out = most_out is None or total_out <= most_out
-    return is_linked and fits_in and fits_out
+def _may_go(tables: Tables, fork: Fork, home: DeviceId, machine: _Machine, own: _Branches) -> bool:
+    """Whether what these branches read and give may be sent."""
+    if machine.device == home:
+        return True
+    problem = tables.problem
+    brought = sum(fork.branches[b].input_bytes for b in own)
+    returned = sum(fork.branches[b].output_bytes for b in own)
+    most_in = problem.device(machine.device).most_crossing_bytes
+    most_out = problem.device(home).most_crossing_bytes
+    return (most_in is None or brought <= most_in) and (most_out is None or returned <= most_out)
+
+
+def _orders(tables: Tables, home: DeviceId, arms: Sequence[PlacedArm]) -> Iterator[list[PlacedArm]]:
+    """The arms in every order that makes a difference: of those that wait for a link."""
+    away = [arm for arm in arms if arm.device != home]
+    here = [arm for arm in arms if arm.device == home]
+    ends = [(home, arm.device) for arm in away] + [(arm.device, home) for arm in away]
+    links = [find_link(tables.problem, *pair) for pair in ends]
+    used = [link.resource for link in links if link is not None]
+    if len(set(used)) == len(used) or len(away) > _MOST_ORDERED:
+        yield [*here, *away]
+        return
+    for order in permutations(away):
+        yield [*here, *order]
+
+
+# All ways
+
+
+def _all_options(tables: Tables) -> list[ForkOption]:
+    """Of every fork and home the ways that may be worth it; [] if there are too many to look at."""
+    looked_at = 0
+    found: list[ForkOption] = []
+    for index, fork in enumerate(tables.problem.summary.forks):
+        for home in range(len(tables.devices)):
+            options = []
+            for step in _ways(tables, index, fork, tables.devices[home]):
+                looked_at += 1
+                if looked_at > _MOST_LOOKED_AT:
+                    return []
+                options.append(ForkOption(step=step, home=home, demands=demands_of(tables, step)))
+            found += _undominated(options)
+    return found
+
+
+def _ways(tables: Tables, index: int, fork: Fork, home: DeviceId) -> Iterator[PlacedFork]:
+    machines = _machines(tables, fork, home)
+    for placed in product(range(len(machines)), repeat=len(fork.branches)):
+        arms = {m: tuple(b for b, at in enumerate(placed) if at == m) for m in sorted({*placed})}
+        if len(arms) < 2:
+            continue
+        if not all(_may_go(tables, fork, home, machines[m], own) for m, own in arms.items()):
+            continue
+        for chosen in product(*(machines[m].choices for m in arms)):
+            made = [_arm(tables, own, c) for own, c in zip(arms.values(), chosen, strict=True)]
+            for order in _orders(tables, home, made):
+                yield PlacedFork(fork=index, segments=fork.segments, home=home, arms=tuple(order))
+
+
+def _arm(tables: Tables, branches: _Branches, choice: int) -> PlacedArm:
+    where = tables.choices[choice]
+    assert where.configuration is not None, "an arm computes"
+    return PlacedArm(branches=branches, device=where.device, configuration=where.configuration)
+
+
+def _undominated(options: Sequence[ForkOption]) -> list[ForkOption]:
+    """Those that no other one equals or beats in every amount."""
+    if not options:
+        return []
+    rows = np.array([option.demands for option in options])
+    order = np.lexsort((np.arange(len(rows)), *rows.T[::-1]))
+    kept: list[int] = []
+    for at in order.tolist():
+        if not kept or not (rows[kept] <= rows[at]).all(axis=1).any():
+            kept.append(at)
+    return [options[at] for at in sorted(kept)]
+
+
+# The quickest way
+
+
+def _quickest(tables: Tables) -> Iterator[ForkOption]:
+    for index, fork in enumerate(tables.problem.summary.forks):
+        for home, device in enumerate(tables.devices):
+            step = _soonest(tables, index, fork, device)
+            if step is not None:
+                yield ForkOption(step=step, home=home, demands=demands_of(tables, step))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,7 +221,6 @@ class _Schedules:
     """The search for one fork and home."""
 
     tables: Tables
-    problem: Problem
     index: int
     fork: Fork
     home: DeviceId
@@ -86,9 +229,9 @@ class _Schedules:
     tries: int = 0
     best_s: float = float("inf")
     best: PlacedFork | None = None
-    _runs: dict[tuple[int, tuple[int, ...]], tuple[float, int]] = field(default_factory=dict)
+    _runs: dict[tuple[int, _Branches], tuple[float, int]] = field(default_factory=dict)
 
-    def run_s(self, machine: int, branches: tuple[int, ...]) -> tuple[float, int]:
+    def run_s(self, machine: int, branches: _Branches) -> tuple[float, int]:
         """Seconds of an arm on a machine in its best choice, sending aside, and that choice."""
         key = (machine, branches)
         if key not in self._runs:
@@ -97,7 +240,7 @@ class _Schedules:
             )
         return self._runs[key]
 
-    def _choice_s(self, c: int, branches: tuple[int, ...]) -> float:
+    def _choice_s(self, c: int, branches: _Branches) -> float:
         tables, fork = self.tables, self.fork
         own = tables.seconds[fork.segments.start : fork.segments.stop, c]
         total = float(tables.overhead[c])
@@ -107,7 +250,7 @@ class _Schedules:
             total += per_byte * (branch.input_bytes + branch.output_bytes)
         return total
 
-    def search(self, depth: int, arms: tuple[tuple[int, ...], ...]) -> None:
+    def search(self, depth: int, arms: tuple[_Branches, ...]) -> None:
         """Give the branches from `depth` on to machines; `arms` are those of each machine."""
         if self.tries >= MOST_TRIES:
             return
@@ -120,40 +263,34 @@ class _Schedules:
             longer = tuple(sorted((*own, branch)))
             further.append((self.run_s(machine, longer)[0], machine, longer))
         for run_s, machine, longer in sorted(further):
-            if run_s < self.best_s:
+            is_sent = _may_go(self.tables, self.fork, self.home, self.machines[machine], longer)
+            if run_s < self.best_s and is_sent:
                 self.search(depth + 1, (*arms[:machine], longer, *arms[machine + 1 :]))
 
-    def _try(self, arms: tuple[tuple[int, ...], ...]) -> None:
+    def _try(self, arms: tuple[_Branches, ...]) -> None:
         if sum(1 for own in arms if own) < 2:
             return
         self.tries += 1
-        placed = tuple(self._arms(arms))
-        step = PlacedFork(fork=self.index, segments=self.fork.segments, home=self.home, arms=placed)
-        took_s = latency_s(fork_legs(self.problem, step, 0.0))
-        if took_s < self.best_s:
-            self.best_s, self.best = took_s, step
+        placed = [
+            _arm(self.tables, own, self.run_s(machine, own)[1])
+            for machine, own in enumerate(arms)
+            if own
+        ]
+        for order in _orders(self.tables, self.home, placed):
+            step = PlacedFork(
+                fork=self.index, segments=self.fork.segments, home=self.home, arms=tuple(order)
+            )
+            took_s = latency_s(fork_legs(self.tables.problem, step, 0.0))
+            if took_s < self.best_s:
+                self.best_s, self.best = took_s, step
 
-    def _arms(self, arms: tuple[tuple[int, ...], ...]) -> Iterator[PlacedArm]:
-        for machine, own in enumerate(arms):
-            if own:
-                choice = self.tables.choices[self.run_s(machine, own)[1]]
-                yield PlacedArm(
-                    branches=own, device=choice.device, configuration=choice.configuration
-                )
 
-
-def _best(tables: Tables, index: int, fork: Fork, home: DeviceId) -> ForkOption | None:
+def _soonest(tables: Tables, index: int, fork: Fork, home: DeviceId) -> PlacedFork | None:
     machines = _machines(tables, fork, home)
     if len(machines) < 2:
         return None
     search = _Schedules(
-        tables=tables,
-        problem=tables.problem,
-        index=index,
-        fork=fork,
-        home=home,
-        machines=machines,
-        order=(),
+        tables=tables, index=index, fork=fork, home=home, machines=machines, order=()
     )
     alone_s = [
         min(search.run_s(m, (b,))[0] for m in range(len(machines)))
@@ -161,6 +298,72 @@ def _best(tables: Tables, index: int, fork: Fork, home: DeviceId) -> ForkOption 
     ]
     search.order = sorted(range(len(fork.branches)), key=lambda b: (-alone_s[b], b))
     search.search(0, ((),) * len(machines))
-    if search.best is None:
-        return None
-    return ForkOption(step=search.best, cost=search.best_s)
+    return search.best
+
+
+# As choices of the tables
+
+
+def _widened(tables: Tables, options: Sequence[ForkOption]) -> Tables:
+    """The tables with a choice for every way, behind those of its home; forks that do not overlap
+    share one."""
+    slots: list[tuple[int, list[ForkOption]]] = []
+    for option in options:
+        inside = option.step.segments
+        for home, own in slots:
+            others = (other.step.segments for other in own)
+            is_free = all(o.stop <= inside.start or inside.stop <= o.start for o in others)
+            if home == option.home and is_free:
+                own.append(option)
+                break
+        else:
+            slots.append((option.home, [option]))
+    slots.sort(key=lambda slot: slot[0])
+    homes = np.array([home for home, _ in slots])
+    ends = np.append(tables.first_of[1:], len(tables.choices))
+    at = ends[homes]
+    is_new = np.insert(np.zeros(len(tables.choices), bool), at, True)
+    refusal, barrier = np.full((2, tables.places, len(slots)), np.inf)
+    barrier[0] = 0.0
+    cuts = tables.problem.summary.cuts
+    for slot, (_, own) in enumerate(slots):
+        for inside in (option.step.segments for option in own):
+            refusal[inside.start : inside.stop, slot] = 0.0
+            for edge in (inside.start, inside.stop):
+                if 0 < edge < tables.places and cuts[edge - 1].crossing_bytes is not None:
+                    barrier[edge, slot] = 0.0
+    choices = list(tables.choices)
+    for home, place in sorted(zip(homes.tolist(), at.tolist(), strict=True), reverse=True):
+        choices.insert(place, Choice(device=tables.devices[home], configuration=None))
+    flat = [
+        (option, c)
+        for c, (_, own) in zip(np.flatnonzero(is_new).tolist(), slots, strict=True)
+        for option in own
+    ]
+    return replace(
+        tables,
+        choices=tuple(choices),
+        device_of=np.insert(tables.device_of, at, homes, axis=-1),
+        first_of=tables.first_of + np.searchsorted(homes, np.arange(len(tables.devices))),
+        seconds=np.insert(tables.seconds, at, 0.0, axis=-1),
+        refusal=np.insert(tables.refusal, at, refusal, axis=1),
+        overhead=np.insert(tables.overhead, at, 0.0, axis=-1),
+        border_s_per_byte=np.insert(tables.border_s_per_byte, at, 0.0, axis=-1),
+        border=np.insert(tables.border, at, 0.0, axis=-1),
+        barrier=np.insert(tables.barrier, at, barrier, axis=1),
+        inner=np.insert(tables.inner, at, 0.0, axis=-1),
+        grouped=np.flatnonzero(~is_new)[tables.grouped],
+        joules_per_s=np.insert(tables.joules_per_s, at, 0.0, axis=-1),
+        per_round=np.insert(tables.per_round, at, 1.0, axis=-1),
+        resource_of=np.insert(tables.resource_of, at, tables.host_of[homes], axis=-1),
+        pool_of=np.insert(tables.pool_of, at, tables.pool_of[tables.first_of[homes]], axis=-1),
+        form_of=np.insert(tables.form_of, at, int(tables.form_of.max()) + 1, axis=-1),
+        weights=np.insert(tables.weights, at, 0.0, axis=-1),
+        arenas=np.insert(tables.arenas, at, 0.0, axis=-1),
+        forks=Forks(
+            steps=tuple(option.step for option, _ in flat),
+            places=np.array([option.step.segments.start for option, _ in flat]),
+            choices=np.array([c for _, c in flat]),
+            demands=np.array([option.demands for option, _ in flat]),
+        ),
+    )

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from edge_agent.planning.tables import Floats, Ints, Sends, Tables
+from edge_agent.planning.tables import Floats, Forks, Ints, Sends, Tables
 
 
 def coarsen(tables: Tables, boundaries: Sequence[int]) -> Tables:
@@ -35,7 +35,19 @@ def coarsen(tables: Tables, boundaries: Sequence[int]) -> Tables:
         barrier=tables.barrier[starts],
         inner=tables.inner[starts],
         sends=_taken(tables.sends, starts),
+        forks=_joined(tables.forks, starts),
     )
+
+
+def _joined(forks: Forks, starts: Ints) -> Forks:
+    """A fork that begins inside a block is never begun, but may be gone on with."""
+    if not len(forks.places):
+        return forks
+    blocks = np.searchsorted(starts, forks.places, side="right") - 1
+    keys, which = np.unique(np.column_stack((blocks, forks.choices)), axis=0, return_inverse=True)
+    demands = np.zeros((len(keys), forks.demands.shape[1]))
+    np.add.at(demands, which.reshape(-1), forks.demands)
+    return Forks(places=keys[:, 0], choices=keys[:, 1], demands=demands)
 
 
 def _taken(sends: Sends, starts: Ints) -> Sends:
@@ -67,7 +79,8 @@ def kept_boundaries(tables: Tables, used: Collection[int], most: int) -> tuple[i
     crossing = _crossing(tables)
     kept = sorted({at for at in used if 0 < at < n}, key=lambda at: (crossing[at], at))
     chosen = {0, *kept[: most - 1]}
-    work = np.cumsum(np.minimum.reduce(tables.seconds + tables.refusal, axis=1))
+    took = (tables.seconds + tables.refusal)[:, ~tables.is_fork]
+    work = np.cumsum(np.minimum.reduce(took, axis=1))
     if not np.isfinite(work[-1]) or not work[-1]:
         work = np.arange(1.0, n + 1.0)
     stretches = most - len(chosen)
@@ -91,5 +104,5 @@ def _crossing(tables: Tables) -> Floats:
         found: Floats = sizes.min(axis=1)
         if np.isfinite(found[1:]).any():
             return found
-    borders: Floats = (tables.border + tables.barrier).min(axis=1)
+    borders: Floats = (tables.border + tables.barrier)[:, ~tables.is_fork].min(axis=1)
     return borders

@@ -18,6 +18,7 @@ import numpy as np
 
 from edge_agent.planning.amounts import as_weights, demanded, memory_columns
 from edge_agent.planning.arenas import Levels, leveled, leveled_units, levels
+from edge_agent.planning.shortest import Pieces
 from edge_agent.planning.tables import Floats, Ints, Tables
 
 _STEPS = 4.0 ** np.arange(-4.0, 4.0)
@@ -97,9 +98,6 @@ def _onto_simplex(points: Floats) -> Floats:
     last = (ordered > excess).sum(axis=1) - 1
     found: Floats = np.maximum(points - excess[np.arange(len(points)), last][:, None], 0.0)
     return found
-
-
-Pieces = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -30,12 +30,18 @@ class Steps:
     """(c, k): 1 in the column of a choice's memory, if that is looked at."""
     pool: Ints
     """(c,): which column that is; -1 if none."""
+    forks: Floats
+    """(e, k): of each of `Tables.forks`."""
 
     def on(self, place: int) -> Floats:
         """(c, k): running a segment, but for its arena."""
         tables = self.tables
         found: Floats = tables.seconds[place][:, None] * self.run
         found += tables.weights[place][:, None] * self.memory
+        forks = tables.forks
+        if len(forks.places):
+            here = np.flatnonzero(forks.places == place)
+            np.add.at(found, forks.choices[here], self.forks[here])
         return found
 
 
@@ -56,6 +62,7 @@ def steps(tables: Tables, mix: Floats, memory_columns: Ints) -> Steps:
         last=last @ mix,
         memory=memory,
         pool=pool,
+        forks=tables.forks.demands @ mix,
     )
 
 

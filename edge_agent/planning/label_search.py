@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from edge_agent.planning.duals import Effort, Pieces
+from edge_agent.planning.duals import Effort
 from edge_agent.planning.finishes import Finishes, Steps
+from edge_agent.planning.shortest import Pieces
 from edge_agent.planning.tables import Floats, Ints, Tables
 
 Flags = npt.NDArray[np.bool_]

@@ -30,13 +30,13 @@ from edge_agent.planning.coarse import coarsen, kept_boundaries, refined
 from edge_agent.planning.duals import (
     Bounded,
     Effort,
-    Pieces,
     Priced,
     most_levels,
     priced_bound,
 )
 from edge_agent.planning.finishes import Finishes, Steps, finishes, steps
 from edge_agent.planning.label_search import Flags, Question, Rows, Search
+from edge_agent.planning.shortest import Pieces
 from edge_agent.planning.tables import Floats, Ints, Tables
 
 _MOST_BLOCKS = 48
@@ -300,7 +300,8 @@ def _most_to_come(tables: Tables, columns: Ints, effort: Effort) -> Floats:
     is_memory = np.isin(columns, memory)
     for at in np.flatnonzero(is_memory):
         inside = tables.pool_of == columns[at] - memory[0]
-        needs = (tables.weights + tables.arenas)[:, inside].max(axis=1)
+        needs = (tables.weights + tables.arenas)[:, inside].max(axis=1, initial=0.0)
+        np.maximum.at(needs, tables.forks.places, tables.forks.demands[:, columns[at]])
         most[:n, at] = np.cumsum(needs[::-1])[::-1]
     others = np.flatnonzero(~is_memory)
     if len(others):

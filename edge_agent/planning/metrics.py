@@ -249,24 +249,31 @@ def memory_pool(device: PlannedDevice, configuration: Configuration) -> str:
 
 def memory_bytes(problem: Problem, routes: Sequence[Route]) -> Mapping[str, float]:
     """Bytes in every memory that a distribution uses, by `memory_pool`."""
-    weights: dict[tuple[object, ...], tuple[str, float]] = {}
-    arenas: dict[tuple[object, ...], tuple[str, float]] = {}
+    held: dict[Held, tuple[str, float]] = {}
     for step in (step for route in routes for step in route.steps):
-        for what, pieces, working in _resident(problem, step):
-            device = problem.device(what.device)
-            which = what.configuration
-            pool = memory_pool(device, which)
-            form = (device.id, which.unit, which.layout, which.is_half)
-            for place, size in pieces:
-                weights[*form, place] = (pool, size * (0.5 if which.is_half else 1.0))
-            arenas[device.id, which, tuple(place for place, _ in pieces)] = (
-                pool,
-                float(working * which.instances),
-            )
+        held.update(held_bytes(problem, step))
     used: dict[str, float] = defaultdict(float)
-    for pool, resident in (*weights.values(), *arenas.values()):
-        used[pool] += resident
+    for pool, size in held.values():
+        used[pool] += size
     return dict(used)
+
+
+Held = tuple[object, ...]
+"""Weights in a form, or the arena of a subgraph: what is in a memory once, however many routes use
+it."""
+
+
+def held_bytes(problem: Problem, step: Step) -> Iterator[tuple[Held, tuple[str, float]]]:
+    """What a step needs in memory: (what, (`memory_pool`, bytes))."""
+    for what, pieces, working in _resident(problem, step):
+        device = problem.device(what.device)
+        which = what.configuration
+        pool = memory_pool(device, which)
+        form = (device.id, which.unit, which.layout, which.is_half)
+        for place, size in pieces:
+            yield (*form, place), (pool, size * (0.5 if which.is_half else 1.0))
+        places = tuple(place for place, _ in pieces)
+        yield (device.id, which, places), (pool, float(working * which.instances))
 
 
 def _resident(

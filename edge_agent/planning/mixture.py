@@ -16,10 +16,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from edge_agent.distributions import PlacedFork
-from edge_agent.planning.amounts import CLOSE, Amounts, Caps, Pieces, amounts
+from edge_agent.planning.amounts import CLOSE, Amounts, Caps, amounts
 from edge_agent.planning.packing import Packing
-from edge_agent.planning.shortest import Weights, cheapest
+from edge_agent.planning.shortest import Pieces, Weights, cheapest
 from edge_agent.planning.tables import Floats, Tables
 from edge_agent.plans import Target
 
@@ -220,7 +219,7 @@ class Relaxation:
             if not np.isfinite(paths.totals[b]):
                 continue
             self._take_bound(prices[b], float(paths.totals[b]))
-            pieces = linear(paths.pieces(b))
+            pieces = paths.pieces(b)
             found.append(Column(pieces=pieces, amounts=amounts(self.tables, pieces)))
         # Only those that gain at the prices in force keep the programme going.
         now = self._packing.duals
@@ -298,11 +297,5 @@ def seeds(tables: Tables) -> list[Column]:
     seconds, loads = weights.seconds, weights.loads
     seconds[0], loads[1] = 1.0, 1.0
     paths = cheapest(tables, weights)
-    found += [linear(paths.pieces(b)) for b in range(2) if np.isfinite(paths.totals[b])]
+    found += [paths.pieces(b) for b in range(2) if np.isfinite(paths.totals[b])]
     return [Column(pieces=p, amounts=amounts(tables, p)) for p in dict.fromkeys(found)]
-
-
-def linear(pieces: Sequence[tuple[int, int] | PlacedFork]) -> Pieces:
-    """The pieces of a route without forks."""
-    assert not any(isinstance(piece, PlacedFork) for piece in pieces)
-    return tuple(piece for piece in pieces if not isinstance(piece, PlacedFork))

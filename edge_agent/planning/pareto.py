@@ -17,11 +17,10 @@ from itertools import pairwise
 import numpy as np
 
 from edge_agent.distributions import Distribution, Infeasible, Route
-from edge_agent.planning.caps import keeps_to
+from edge_agent.planning.amounts import amounts
 from edge_agent.planning.metrics import evaluate
-from edge_agent.planning.planner import EFFORT, caps_of, plan
-from edge_agent.planning.shortest import Weights, cheapest
-from edge_agent.planning.tables import tabulate
+from edge_agent.planning.planner import EFFORT, caps_of, plan, tables_of
+from edge_agent.planning.shortest import Weights, as_route, cheapest
 from edge_agent.plans import Target
 from edge_agent.problems import Bound, Problem
 
@@ -91,7 +90,7 @@ class _Front:
         additive = [target for target in self.targets if target in _ADDITIVE]
         if len(additive) < 2 or not self.points:
             return
-        tables = tabulate(self.problem, additive[0])
+        tables = tables_of(self.problem, additive[0])
         assert tables is not None, "there is a distribution"
         caps = caps_of(tables)
         rows = list(_simplex(len(additive), _WEIGHTINGS))
@@ -110,8 +109,9 @@ class _Front:
         )
         paths = cheapest(tables, weights)
         for b in range(len(rows)):
-            route = paths.route(b)
-            if keeps_to(tables, caps, route) and self._is_fast_enough([route]):
+            pieces = paths.pieces(b)
+            route = as_route(tables, pieces)
+            if caps.allows(amounts(tables, pieces)) and self._is_fast_enough([route]):
                 self._add(additive[0], [route])
 
     def _is_fast_enough(self, routes: Sequence[Route]) -> bool:

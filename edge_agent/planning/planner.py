@@ -17,15 +17,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from edge_agent.distributions import Distribution, Infeasible, Route
-from edge_agent.planning.amounts import CLOSE, Amounts, Bottleneck, Caps, Pieces, amounts
-from edge_agent.planning.branches import fork_options
-from edge_agent.planning.caps import keeps_to
+from edge_agent.planning.amounts import CLOSE, Amounts, Bottleneck, Caps, amounts, memory_columns
+from edge_agent.planning.branches import with_forks
 from edge_agent.planning.labels import best_route
 from edge_agent.planning.metrics import evaluate
 from edge_agent.planning.missing import why_infeasible
 from edge_agent.planning.mixing import Mixed, mix
-from edge_agent.planning.mixture import Wish, linear
-from edge_agent.planning.shortest import Weights, as_route, cheapest
+from edge_agent.planning.mixture import Wish
+from edge_agent.planning.shortest import Pieces, Weights, as_route, cheapest
 from edge_agent.planning.tables import Floats, Tables, tabulate
 from edge_agent.plans import Target
 from edge_agent.problems import Problem
@@ -42,7 +41,7 @@ def plan(problem: Problem, target: Target, effort: float = EFFORT) -> Distributi
     `effort` limits the searches that may take any time, in about microseconds of a desktop
     processor; the more, the smaller the gap. Equal inputs give equal answers.
     """
-    tables = tabulate(problem, target)
+    tables = tables_of(problem, target)
     if tables is None:
         return Infeasible(target=target, reason=why_infeasible(problem, target))
     search = _Search(
@@ -53,6 +52,16 @@ def plan(problem: Problem, target: Target, effort: float = EFFORT) -> Distributi
         return search.distribution(found)
     reason = why_infeasible(problem, target)
     return Infeasible(target=target, reason=reason, is_certain=found.is_certain)
+
+
+def tables_of(problem: Problem, target: Target) -> Tables | None:
+    """The arrays of a problem, forks among the choices; None if no device may do anything."""
+    tables = tabulate(problem, target)
+    if tables is None:
+        return None
+    caps = caps_of(tables)
+    is_free = not np.isfinite(caps.row).any() and problem.bound(Target.THROUGHPUT) is None
+    return with_forks(tables, is_quickest=is_free and target is Target.LATENCY)
 
 
 def caps_of(tables: Tables) -> Caps:
@@ -78,6 +87,7 @@ def _most_memory(tables: Tables) -> Floats:
     per_choice = tables.weights.sum(axis=0) + tables.arenas.sum(axis=0) * tables.places
     most = np.zeros(len(tables.pools))
     np.add.at(most, tables.pool_of, per_choice)
+    most += tables.forks.demands[:, memory_columns(tables)].sum(axis=0)
     return most
 
 
@@ -186,7 +196,7 @@ class _Search:
         least = float(paths.totals[0])
         if not np.isfinite(least):
             return None, least
-        pieces = linear(paths.pieces(0))
+        pieces = paths.pieces(0)
         if caps.allows(amounts(self.tables, pieces)):
             return pieces, least
         found = best_route(self.tables, weights, caps, effort=self.effort)
@@ -228,19 +238,9 @@ class _Search:
         none = Weights.none(self.tables)
         weights = replace(none, seconds=none.seconds + 1.0)
         pieces, least = self._alone(weights, self.caps)
-        routes = [] if pieces is None else [as_route(self.tables, pieces)]
-        options = fork_options(self.tables)
-        if options:
-            paths = cheapest(self.tables, weights, options)
-            if np.isfinite(paths.totals[0]):
-                least = min(least, float(paths.totals[0]))
-                forked = paths.route(0)
-                if keeps_to(self.tables, self.caps, forked):
-                    routes.append(forked)
-        if not routes:
+        if pieces is None:
             return _Nothing(is_certain=bool(np.isinf(least)))
-        quickest = min(routes, key=lambda route: evaluate(self.problem, [route]).latency_s)
-        found = _Found(routes=(quickest,), bound=least)
+        found = _Found(routes=(as_route(self.tables, pieces),), bound=least)
         if not self.rate or self._serves(found.routes):
             return found
         return self._quickest_at_rate(weights, least)

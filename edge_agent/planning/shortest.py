@@ -9,15 +9,19 @@ long for one as for ten.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
 
-from edge_agent.distributions import PlacedFork, PlacedSubgraph, Route, Step
+from edge_agent.distributions import PlacedSubgraph, Route, Step
 from edge_agent.planning.tables import Floats, Sends, Tables
 from edge_agent.subgraphs import SegmentRange
+
+Pieces = tuple[tuple[int, int], ...]
+"""(first segment, choice) of each subgraph of a route, in order; a choice of forks may run several
+of them, one after the other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -43,6 +47,12 @@ class Weights:
             loads=np.zeros((count, len(tables.resources))),
             memory=np.zeros((count, len(tables.pools))),
         )
+
+    @property
+    def rows(self) -> Floats:
+        """(b, columns): as rows of `amounts`."""
+        scalars = (self.seconds, self.joules, self.size_bytes)
+        return np.column_stack((*scalars, self.loads, self.memory))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -72,12 +82,16 @@ def weigh(tables: Tables, weights: Weights) -> Weighed:
     rate = weights.seconds[:, None] + weights.joules[:, None] * tables.joules_per_s
     rate = rate + of_resource * tables.per_round
     of_pool = weights.memory[:, tables.pool_of]
+    forks = tables.forks
     segment = tables.seconds[:, None, :] * rate + tables.refusal[:, None, :]
     leave = tables.border[:, None, :] * rate + tables.barrier[:, None, :]
     overhead = (tables.overhead * rate)[None]
     if of_pool.any():
         segment = segment + tables.weights[:, None, :] * of_pool
         overhead = overhead + tables.arenas[:, None, :] * of_pool
+    if len(forks.places):
+        at = (forks.places, slice(None), forks.choices)
+        segment[at] += forks.demands @ weights.rows.T
     begin = leave + overhead
     grouped = tables.grouped
     inner_leave = tables.inner[:, None, grouped] * rate[:, grouped]
@@ -125,25 +139,12 @@ def _sent(sends: Sends, weights: Weights, source: Floats, target: Floats, link: 
     return total
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForkOption:
-    """A way to run a fork at once, from a home device back to it, and what it costs."""
-
-    step: PlacedFork
-    cost: float
-
-
-Forks = Mapping[tuple[int, int], ForkOption]
-"""The best option by (first segment, home as index of `Tables.devices`)."""
-
-
 @dataclass(slots=True, kw_only=True, eq=False)
 class Paths:
     """The cheapest way to finish from everywhere, for each weighting."""
 
     tables: Tables
     costs: Weighed
-    forks: Forks
     tails: Floats
     """(n + 1, b, c): cheapest rest, with segments before p done and the last subgraph in c."""
     heads: Floats
@@ -156,24 +157,15 @@ class Paths:
     def __post_init__(self) -> None:
         self.totals = (self.costs.first + self.heads[0]).min(axis=1)
 
-    def pieces(self, b: int = 0) -> list[tuple[int, int] | PlacedFork]:
-        """The cheapest route for weighting `b`: (first segment, choice) of each subgraph, or a
-        fork. Ties: go on rather than begin another, then the earlier choice."""
+    def pieces(self, b: int = 0) -> Pieces:
+        """The cheapest route for weighting `b`. Ties: go on rather than begin another, then the
+        earlier choice."""
         costs, n = self.costs, self.tables.places
-        found: list[tuple[int, int] | PlacedFork] = []
+        found: list[tuple[int, int]] = []
         place = 0
         device = int((costs.first[b] + self.heads[0, b]).argmin())
         while place < n:
-            option = self.forks.get((place, device))
-            entered = self._entered(b, place, device)
-            best = int(entered.argmin())
-            if option is not None:
-                behind = self.exits[option.step.segments.stop, b, device]
-                if option.cost + behind < entered[best]:
-                    found.append(option.step)
-                    place = option.step.segments.stop
-                    device = self._next_device(b, place, device)
-                    continue
+            best = int(self._entered(b, place, device).argmin())
             c = int(self.tables.first_of[device]) + best
             found.append((place, c))
             place += 1
@@ -188,7 +180,7 @@ class Paths:
                 c = mate
                 found.append((place, c))
                 place += 1
-        return found
+        return tuple(found)
 
     def _stays(self, b: int, place: int, c: int) -> int:
         """How many segments from `place` on go on in a choice."""
@@ -232,15 +224,17 @@ class Paths:
         return as_route(self.tables, self.pieces(b))
 
 
-def as_route(tables: Tables, pieces: Sequence[tuple[int, int] | PlacedFork]) -> Route:
-    """A route of (first segment, choice) pairs and forks, in order."""
-    starts = [p.segments.start if isinstance(p, PlacedFork) else p[0] for p in pieces]
+def as_route(tables: Tables, pieces: Sequence[tuple[int, int]]) -> Route:
+    """A route of (first segment, choice) pairs, in order."""
     steps: list[Step] = []
-    for piece, (start, stop) in zip(pieces, pairwise((*starts, tables.places)), strict=True):
-        if isinstance(piece, PlacedFork):
-            steps.append(piece)
+    forks = tables.forks
+    for (start, c), (stop, _) in pairwise((*pieces, (tables.places, -1))):
+        choice = tables.choices[c]
+        if choice.configuration is None:
+            inside = (forks.choices == c) & (forks.places >= start) & (forks.places < stop)
+            found = [forks.steps[e] for e in np.flatnonzero(inside)]
+            steps += sorted(found, key=lambda step: step.segments.start)
             continue
-        choice = tables.choices[piece[1]]
         steps.append(
             PlacedSubgraph(
                 segments=SegmentRange(start=start, stop=stop),
@@ -251,12 +245,12 @@ def as_route(tables: Tables, pieces: Sequence[tuple[int, int] | PlacedFork]) -> 
     return Route(steps=tuple(steps))
 
 
-def cheapest(tables: Tables, weights: Weights, forks: Forks | None = None) -> Paths:
+def cheapest(tables: Tables, weights: Weights) -> Paths:
     """The cheapest routes for each weighting. Exact, but for sums of floats."""
-    return sweep(tables, weigh(tables, weights), forks or {})
+    return sweep(tables, weigh(tables, weights))
 
 
-def sweep(tables: Tables, costs: Weighed, forks: Forks) -> Paths:
+def sweep(tables: Tables, costs: Weighed) -> Paths:
     """The dynamic programme over costs that were weighed."""
     n, batch = tables.places, costs.segment.shape[1]
     device_of, first_of = tables.device_of, tables.first_of
@@ -267,15 +261,9 @@ def sweep(tables: Tables, costs: Weighed, forks: Forks) -> Paths:
     tails[n] = costs.last[:, device_of]
     grouped, is_grouped = tables.grouped, len(tables.grouped) > 0
     is_alone = len(first_of) == 1
-    by_start: dict[int, list[tuple[int, ForkOption]]] = {}
-    for (start, device), option in forks.items():
-        by_start.setdefault(start, []).append((device, option))
     for place in range(n - 1, -1, -1):
         on = costs.segment[place] + tails[place + 1]
         head = np.minimum.reduceat(costs.begin[place] + on, first_of, axis=1)
-        for device, option in by_start.get(place, ()):
-            behind = option.cost + exits[option.step.segments.stop, :, device]
-            head[:, device] = np.minimum(head[:, device], behind)
         heads[place] = head
         out = head if is_alone else (costs.send[place] + head[:, None, :]).min(axis=2)
         exits[place] = out
@@ -287,4 +275,4 @@ def sweep(tables: Tables, costs: Weighed, forks: Forks) -> Paths:
             inside = entered[:, tables.group_of] + costs.inner_leave[place]
             rest[:, grouped] = np.minimum(rest[:, grouped], inside)
         tails[place] = rest
-    return Paths(tables=tables, costs=costs, forks=forks, tails=tails, heads=heads, exits=exits)
+    return Paths(tables=tables, costs=costs, tails=tails, heads=heads, exits=exits)

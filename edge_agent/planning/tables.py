@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge_agent.devices import DeviceId, Layout
+from edge_agent.distributions import PlacedFork
 from edge_agent.planning.cost import is_divisible, keeps_tensors
 from edge_agent.planning.metrics import (
     busy_w,
@@ -36,10 +37,34 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A configuration on a device."""
+    """A configuration on a device, or forks at once with a device as their home."""
 
     device: DeviceId
-    configuration: Configuration
+    configuration: Configuration | None
+    """None: it runs nothing but forks, see `Forks`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Forks:
+    """How forks may run at once: `e` steps, each in a choice of its home that runs nothing else.
+
+    Such a choice takes no time and no memory by itself, can only begin and end where its forks do,
+    and demands what their arms do together.
+    """
+
+    steps: tuple[PlacedFork, ...] = ()
+    places: Ints
+    """(e,): the first segment of each."""
+    choices: Ints
+    """(e,)"""
+    demands: Floats
+    """(e, columns): as a row of `amounts`."""
+
+    @classmethod
+    def none(cls, columns: int) -> Forks:
+        """No fork runs at once."""
+        no = np.zeros(0, np.int64)
+        return cls(places=no, choices=no, demands=np.zeros((0, columns)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -129,6 +154,7 @@ class Tables:
     """(d,): of the inputs, from the owner."""
     last_sends: Sends
     """(d,): of the outputs, to the owner."""
+    forks: Forks
 
     @property
     def memory_limits(self) -> Floats:
@@ -140,6 +166,11 @@ class Tables:
     def places(self) -> int:
         """The number of segments."""
         return len(self.seconds)
+
+    @property
+    def is_fork(self) -> npt.NDArray[np.bool_]:
+        """(c,): whether a choice runs nothing but forks."""
+        return np.array([choice.configuration is None for choice in self.choices])
 
 
 def usable(problem: Problem, device: PlannedDevice, target: Target) -> list[SegmentTimes]:
@@ -249,6 +280,7 @@ def tabulate(problem: Problem, target: Target) -> Tables | None:
         sends=_shaped(between, (n, len(devices), len(devices))),
         first_sends=ends(problem.owner, None, problem.input_bytes),
         last_sends=ends(None, problem.owner, problem.output_bytes),
+        forks=Forks.none(3 + len(resources) + len(pools)),
     )
 
 
