@@ -36,7 +36,7 @@ def why_infeasible(problem: Problem, target: Target) -> str:
     if not np.isfinite(paths.totals[0]):
         return _unlinked(problem, tables)
     forked = with_forks(tables, is_quickest=False)
-    return _over_budget(forked) or _out_of_bounds(problem, forked)
+    return _over_budget(forked) or _over_bound(forked) or _out_of_bounds(problem, forked)
 
 
 def why_idle(problem: Problem, device: PlannedDevice, target: Target) -> str:
@@ -98,11 +98,10 @@ def _unlinked(problem: Problem, tables: Tables) -> str:
 
 def _over_budget(tables: Tables) -> str:
     """What memory is missing; empty if memory alone does not stand in the way."""
-    budgets = tables.memory_limits
-    caps = replace(Caps.none(tables), memory=budgets)
-    least = best_route(tables, Bottleneck.MEMORY, caps, effort=_EFFORT)
-    if least.pieces is not None:
+    budgets = tables.budgets
+    if np.isfinite(_least_bytes(tables)):
         return ""
+    caps = replace(Caps.none(tables), memory=budgets)
     needs: list[tuple[float, str]] = []
     for pool, name in enumerate(tables.pools):
         open_budgets = budgets.copy()
@@ -132,6 +131,29 @@ def _over_budget(tables: Tables) -> str:
     )
 
 
+def _over_bound(tables: Tables) -> str:
+    """That the bound on the memory is beyond reach; empty if it is not."""
+    limit = tables.problem.bound(Target.MEMORY)
+    least = _least_bytes(tables)
+    if limit is None or least <= limit:
+        return ""
+    return (
+        f"beyond reach: {Target.MEMORY} of at most {_bytes(limit)} on the fullest device: the least "
+        f"is {_bytes(least)}"
+    )
+
+
+def _least_bytes(tables: Tables) -> float:
+    """What the fullest memory of a route must hold; infinity if none fits the budgets."""
+    caps = replace(Caps.none(tables), memory=tables.budgets)
+    found = best_route(tables, Bottleneck.MEMORY, caps, effort=_EFFORT)
+    return math.inf if found.pieces is None else found.value
+
+
+def _bytes(size_bytes: float) -> str:
+    return f"{size_bytes / 1e6:.4g} MB" if size_bytes >= 1e6 else f"{size_bytes:.0f} bytes"
+
+
 def _megabytes(size_bytes: float) -> str:
     if not math.isfinite(size_bytes):
         return "no limit"
@@ -149,7 +171,7 @@ def _out_of_bounds(problem: Problem, tables: Tables) -> str:
                 told.append(f"{_asked(bound)}: no more than {_shown(bound.target, most)} can be had")
             continue
         if bound.target is Target.MEMORY:
-            continue  # What it leaves of the budgets is enough: see `_over_budget`.
+            continue  # It can be kept to: see `_over_bound`.
         best = _best(tables, caps, bound.target)
         if best is not None and best > bound.limit:
             told.append(
@@ -200,7 +222,7 @@ def _shown(target: Target, value: float) -> str:
         case Target.ENERGY:
             return f"{value:.4g} J"
         case Target.MEMORY | Target.BYTES:
-            return _megabytes(value)
+            return _bytes(value)
 
 
 def _asked(bound: Bound) -> str:

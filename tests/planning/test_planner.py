@@ -556,7 +556,7 @@ def test_a_bound_on_the_memory_is_kept_at_the_price_of_latency() -> None:
     assert routes_of(bounded(made, Target.MEMORY, 6_300)) == ALL_ON_B
     assert routes_of(bounded(made, Target.MEMORY, 6_299)) == A_THEN_B
     reason = refused(bounded(made, Target.MEMORY, 3_299))
-    assert "3299 bytes" in reason
+    assert "memory of at most 3299 bytes on the fullest device: the least is 3300 bytes" in reason
 
 
 def test_a_bound_on_the_throughput_is_kept_at_the_price_of_the_target() -> None:
