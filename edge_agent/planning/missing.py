@@ -138,8 +138,8 @@ def _over_bound(tables: Tables) -> str:
     if limit is None or least <= limit:
         return ""
     return (
-        f"beyond reach: {Target.MEMORY} of at most {_bytes(limit)} on the fullest device: the least "
-        f"is {_bytes(least)}"
+        f"beyond reach: {Target.MEMORY} of at most {_bytes(limit)} on the fullest device: the "
+        f"least is {_bytes(least)}"
     )
 
 
@@ -168,7 +168,8 @@ def _out_of_bounds(problem: Problem, tables: Tables) -> str:
         if bound.target is Target.THROUGHPUT:
             most = _most_per_s(tables, caps)
             if most < bound.limit:
-                told.append(f"{_asked(bound)}: no more than {_shown(bound.target, most)} can be had")
+                shown = _shown(bound.target, most)
+                told.append(f"{_asked(bound)}: no more than {shown} can be had")
             continue
         if bound.target is Target.MEMORY:
             continue  # It can be kept to: see `_over_bound`.
