@@ -24,7 +24,7 @@ from tests.planning.made_pairs import (
     with_device,
     without_link,
 )
-from tests.simulation.made_problems import A, B, C, device, host, link, npu, placed, route, times
+from tests.simulation.made_problems import A, B, C, device, host, link, npu, placed, times
 
 COMPILE_S = 0.5
 
