@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from edge_agent.devices import DeviceId, UnitId
 from edge_agent.distributions import (
     Distribution,
@@ -180,8 +178,3 @@ def refused(made: Problem, target: Target = Target.LATENCY) -> str:
     assert isinstance(found, Infeasible), found
     assert found.target is target
     return found.reason
-
-
-def throughput(made: Problem) -> Any:
-    """The highest rate, to be compared."""
-    return pytest.approx(best(made, Target.THROUGHPUT).metrics.throughput_per_s)

@@ -18,7 +18,6 @@ from edge_agent.planning.metrics import (
     resource_loads,
     sending_s,
 )
-from edge_agent.problems import Problem
 from edge_agent.subgraphs import Fork, SegmentRange
 from tests.planning.made_pairs import (
     A_THEN_B,
@@ -241,14 +240,12 @@ def test_an_accelerator_with_memory_of_its_own_is_counted_by_itself() -> None:
 # Forks
 
 
-def _at_home_and_away(made: Problem) -> tuple[Route, ...]:
-    del made
-    return (Route(steps=(placed(0, 1, A, HOST), forked(A, (0, A, HOST), (1, B, HOST)))),)
+AT_HOME_AND_AWAY = (Route(steps=(placed(0, 1, A, HOST), forked(A, (0, A, HOST), (1, B, HOST)))),)
 
 
 def test_the_arms_of_a_fork_run_at_once() -> None:
     made = two_branches()
-    found = evaluate(made, _at_home_and_away(made))
+    found = evaluate(made, AT_HOME_AND_AWAY)
     assert found.latency_s / MS == pytest.approx(10 + 0.5 + 10 + 0.5)
     assert found.throughput_per_s == pytest.approx(1000 / 20)
     assert found.energy_joules == pytest.approx(4 * 30 * MS)
@@ -258,7 +255,7 @@ def test_the_arms_of_a_fork_run_at_once() -> None:
 
 def test_a_fork_waits_for_its_slowest_arm() -> None:
     made = now(two_branches(), A, slowdowns=(("cpu", 3.0),))
-    assert evaluate(made, _at_home_and_away(made)).latency_s / MS == pytest.approx(30 + 30)
+    assert evaluate(made, AT_HOME_AND_AWAY).latency_s / MS == pytest.approx(30 + 30)
 
 
 def test_an_arm_at_home_waits_for_what_its_cores_send_and_receive() -> None:
@@ -268,18 +265,18 @@ def test_an_arm_at_home_waits_for_what_its_cores_send_and_receive() -> None:
     fork = replace(fork, branches=(fork.branches[0], second))
     made = replace(made, summary=replace(made.summary, forks=(fork,)))
     # There and back 0.5 + 2 + 10 + 0.5 + 1 ms.
-    assert evaluate(made, _at_home_and_away(made)).latency_s / MS == pytest.approx(10 + 14)
+    assert evaluate(made, AT_HOME_AND_AWAY).latency_s / MS == pytest.approx(10 + 14)
     busy = with_device(made, A, send_s_per_byte=1e-6, receive_s_per_byte=2e-6)
     (at_home,) = (
         leg
-        for leg in legs(busy, _at_home_and_away(busy)[0])
+        for leg in legs(busy, AT_HOME_AND_AWAY[0])
         if isinstance(leg, Computing) and leg.device == A and leg.segments.start == 1
     )
     assert at_home.took_s / MS == pytest.approx(10 + 2 + 2)
     # b's 10 ms with 0.5 + 2 + 2 and 0.5 + 1 + 2 ms around them.
-    assert evaluate(busy, _at_home_and_away(busy)).latency_s / MS == pytest.approx(10 + 18)
+    assert evaluate(busy, AT_HOME_AND_AWAY).latency_s / MS == pytest.approx(10 + 18)
     # What the cores do is counted once.
-    loads = resource_loads(busy, [(1.0, legs(busy, _at_home_and_away(busy)[0]))])
+    loads = resource_loads(busy, [(1.0, legs(busy, AT_HOME_AND_AWAY[0]))])
     assert loads["a"] / MS == pytest.approx(10 + 10 + 2 + 2)
 
 
