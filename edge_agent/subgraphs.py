@@ -96,9 +96,17 @@ class Segment:
     working_bytes: int = 0
     """Most bytes of activations that are alive at once while its nodes run one by one, inputs and
     outputs of the segment among them."""
+    unread_bytes: int = 0
+    """Of its constants, what has to be in memory but is not read: the other rows of tables in which
+    it looks some up."""
     work: tuple[OperatorWork, ...] = ()
     """What all this consists of, in the order of the classes and arithmetics; () if it was not
     counted."""
+
+    @property
+    def constant_bytes(self) -> int:
+        """Of all its constants, read or not."""
+        return self.weight_bytes + self.unread_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +142,13 @@ class Branch:
     weight_bytes: int
     working_bytes: int
     """As `Segment.working_bytes`."""
+    unread_bytes: int = 0
+    """As `Segment.unread_bytes`."""
+
+    @property
+    def constant_bytes(self) -> int:
+        """Of all its constants, read or not."""
+        return self.weight_bytes + self.unread_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,13 @@ from edge_agent.model.cuts import Place, bounded, crossings, places
 from edge_agent.model.forks import ForkedNodes, describe_fork, find_forks
 from edge_agent.model.fusion import held_together
 from edge_agent.model.graph import ModelGraph, random_operator
-from edge_agent.model.resident import shared_weights, value_sizes, weights_of, working_bytes
+from edge_agent.model.resident import (
+    shared_weights,
+    unread_bytes,
+    value_sizes,
+    weights_of,
+    working_bytes,
+)
 from edge_agent.model.work import WorkCounter
 from edge_agent.subgraphs import CutPoint, ModelId, ModelSummary, Segment
 from edge_agent.tensors import Shape, TensorName, ValueSpecs
@@ -78,7 +84,7 @@ def summarise(
         nodes=len(graph.nodes),
         segments=tuple(
             replace(
-                _segment(graph, costs, i, run, sum(weights[i].values()), working[i]),
+                _segment(graph, costs, i, run, weights[i], working[i]),
                 work=work.between(run.start, run.stop),
             )
             for i, run in enumerate(runs)
@@ -244,7 +250,7 @@ def _segment(
     costs: Sequence[OperatorCost],
     index: int,
     run: range,
-    weight_bytes: int,
+    weights: Mapping[str, int],
     working_bytes: int,
 ) -> Segment:
     counted = Counter(str(graph.nodes[position].op_type) for position in run)
@@ -256,7 +262,8 @@ def _segment(
         operators=tuple(sorted(counted.items(), key=lambda pair: (-pair[1], pair[0]))),
         operations=bounded(sum(cost.operations for cost in inside)),
         activation_bytes=bounded(sum(cost.activation_bytes for cost in inside)),
-        weight_bytes=weight_bytes,
+        weight_bytes=sum(weights.values()),
         parallel_operations=bounded(sum(c.operations for c in inside if c.is_parallel)),
         working_bytes=working_bytes,
+        unread_bytes=unread_bytes(graph, weights),
     )

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from edge_agent.model.cost import OperatorCost
 from edge_agent.model.cuts import Place, bounded
 from edge_agent.model.graph import ModelGraph
-from edge_agent.model.resident import value_sizes, weights_of, working_bytes
+from edge_agent.model.resident import unread_bytes, value_sizes, weights_of, working_bytes
 from edge_agent.model.values import spec_bytes
 from edge_agent.subgraphs import Branch, Fork, SegmentRange
 from edge_agent.tensors import TensorName, TensorSpec, ValueSpecs
@@ -345,12 +345,14 @@ def describe_fork(
             if name in outputs or graph.users.get(name, (-1,))[-1] >= forked.stop
         ]
         own = [sum(costs[at].work for at in nodes if start <= at < stop) for start, stop in inside]
+        weights = weights_of(graph, nodes, specs)
         return Branch(
             nodes=nodes,
             input_bytes=bounded(sum(sizes[n] for n in _inputs(graph, nodes, forked.start))),
             output_bytes=bounded(sum(sizes[name] for name in given)),
             work=tuple(mine / all_work for mine, all_work in zip(own, summed, strict=True)),
-            weight_bytes=sum(weights_of(graph, nodes, specs).values()),
+            weight_bytes=sum(weights.values()),
+            unread_bytes=unread_bytes(graph, weights),
             working_bytes=working_bytes(graph, nodes, sizes),
         )
 

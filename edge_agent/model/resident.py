@@ -58,6 +58,11 @@ def weights_of(
     return found
 
 
+def unread_bytes(graph: ModelGraph, weights: Mapping[str, int]) -> int:
+    """What is not read of constants of which `weights_of` says what is."""
+    return sum(graph.root_bytes(root) - read_bytes for root, read_bytes in weights.items())
+
+
 def shared_weights(
     graph: ModelGraph, weights: Sequence[Mapping[str, int]]
 ) -> tuple[SharedWeight, ...]:

@@ -28,7 +28,7 @@ class Levels:
     of: Ints
     """(n,): the greatest level that is at most what each segment needs."""
     instances: Floats
-    """(c,)"""
+    """(c,); 0 of what has no arena of its own."""
 
     @property
     def floored(self) -> Floats:
@@ -39,15 +39,16 @@ class Levels:
     def above(self, arenas: Floats, choices: Ints) -> Ints:
         """The least level that is at least an arena in a choice, for each of (m,)."""
         # Rounded down a little, so that a level is not missed for a division.
-        needs = arenas / self.instances[choices] * (1.0 - 1e-12)
+        needs = arenas / np.maximum(self.instances[choices], 1.0) * (1.0 - 1e-12)
         found: Ints = np.minimum(np.searchsorted(self.sizes, needs), len(self.sizes) - 1)
         return found
 
 
 def levels(tables: Tables, most: int) -> Levels:
     """At most `most` levels, spread evenly over what the segments need."""
-    instances = np.rint(1.0 / tables.per_round)
-    needs = np.rint(tables.arenas[:, 0] / instances[0])
+    instances = np.where(tables.is_fork, 0.0, np.rint(1.0 / tables.per_round))
+    one = int(tables.is_fork.argmin())
+    needs = np.rint(tables.arenas[:, one] / instances[one])
     sizes = np.unique(needs)
     if len(sizes) > most:
         sizes = sizes[np.unique(np.linspace(0, len(sizes) - 1, most).astype(np.int64))]

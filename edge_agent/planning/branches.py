@@ -31,7 +31,9 @@ from edge_agent.planning.metrics import (
     route_joules,
     times_of,
 )
-from edge_agent.planning.tables import Choice, Floats, Forks, Tables
+from edge_agent.planning.present import is_spared
+from edge_agent.planning.tables import Choice, Floats, Forks, Tables, tabulate
+from edge_agent.plans import Target
 from edge_agent.subgraphs import Fork
 
 MOST_TRIES = 4000
@@ -53,15 +55,36 @@ class ForkOption:
     """(columns,): as a row of `amounts`."""
 
 
-def with_forks(tables: Tables, *, is_quickest: bool) -> Tables:
+def with_forks(tables: Tables, target: Target, *, is_quickest: bool) -> Tables:
     """The tables with choices of forks; `is_quickest`: only the latency of routes counts."""
     problem = tables.problem
     if not problem.with_branches or not problem.summary.forks:
         return tables
-    options = [] if is_quickest else _all_options(tables)
-    if not options:
-        options = [option for option in _quickest(tables) if not _is_slower(tables, option)]
-    return _widened(tables, options) if options else tables
+    # A device that can run nothing may be the home of arms elsewhere.
+    bare = {d.id for d in problem.devices if d.id not in tables.devices}
+    homes = {device for device in bare if not is_spared(problem, device)}
+    known = _tabulated(tables, target, homes)
+    options = _options(known, is_quickest=is_quickest)
+    used = {known.devices[option.home] for option in options} & homes
+    if used != homes:
+        known = _tabulated(tables, target, used)
+        options = _options(known, is_quickest=is_quickest)
+    return _widened(known, options) if options else tables
+
+
+def _tabulated(tables: Tables, target: Target, homes: set[DeviceId]) -> Tables:
+    if not homes:
+        return tables
+    found = tabulate(tables.problem, target, homes)
+    assert found is not None, "there are tables already"
+    return found
+
+
+def _options(tables: Tables, *, is_quickest: bool) -> list[ForkOption]:
+    found = None if is_quickest else _all_options(tables)
+    if found is None:
+        found = [option for option in _quickest(tables) if not _is_slower(tables, option)]
+    return found
 
 
 def _is_slower(tables: Tables, option: ForkOption) -> bool:
@@ -74,7 +97,7 @@ def _is_slower(tables: Tables, option: ForkOption) -> bool:
     )
     if inside.stop < tables.places:
         took += tables.barrier[inside.stop, own] + tables.border[inside.stop, own]
-    return bool(took.min() <= option.demands[SECONDS])
+    return bool(took.min(initial=np.inf) <= option.demands[SECONDS])
 
 
 def demands_of(tables: Tables, step: PlacedFork) -> Floats:
@@ -156,8 +179,8 @@ def _orders(tables: Tables, home: DeviceId, arms: Sequence[PlacedArm]) -> Iterat
 # All ways
 
 
-def _all_options(tables: Tables) -> list[ForkOption]:
-    """Of every fork and home the ways that may be worth it; [] if there are too many to look at."""
+def _all_options(tables: Tables) -> list[ForkOption] | None:
+    """Of every fork and home the ways that may be worth it; None: there are too many to look at."""
     looked_at = 0
     found: list[ForkOption] = []
     for index, fork in enumerate(tables.problem.summary.forks):
@@ -166,7 +189,7 @@ def _all_options(tables: Tables) -> list[ForkOption]:
             for step in _ways(tables, index, fork, tables.devices[home]):
                 looked_at += 1
                 if looked_at > _MOST_LOOKED_AT:
-                    return []
+                    return None
                 options.append(ForkOption(step=step, home=home, demands=demands_of(tables, step)))
             found += _undominated(options)
     return found
@@ -356,7 +379,7 @@ def _widened(tables: Tables, options: Sequence[ForkOption]) -> Tables:
         joules_per_s=np.insert(tables.joules_per_s, at, 0.0, axis=-1),
         per_round=np.insert(tables.per_round, at, 1.0, axis=-1),
         resource_of=np.insert(tables.resource_of, at, tables.host_of[homes], axis=-1),
-        pool_of=np.insert(tables.pool_of, at, tables.pool_of[tables.first_of[homes]], axis=-1),
+        pool_of=np.insert(tables.pool_of, at, 0),
         form_of=np.insert(tables.form_of, at, int(tables.form_of.max()) + 1, axis=-1),
         weights=np.insert(tables.weights, at, 0.0, axis=-1),
         arenas=np.insert(tables.arenas, at, 0.0, axis=-1),

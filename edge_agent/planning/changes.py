@@ -108,9 +108,9 @@ def _with_alike(problem: Problem, there: set[_Place]) -> set[_Place]:
 
 def _weight_bytes(problem: Problem, place: tuple[int, ...]) -> int:
     if len(place) == 1:
-        return problem.summary.segments[place[0]].weight_bytes
+        return problem.summary.segments[place[0]].constant_bytes
     fork, branch = place
-    return problem.summary.forks[fork].branches[branch].weight_bytes
+    return problem.summary.forks[fork].branches[branch].constant_bytes
 
 
 def _sending_s(problem: Problem, device: DeviceId, size_bytes: int) -> float:

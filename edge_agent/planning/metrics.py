@@ -286,7 +286,7 @@ def _resident(
             inside = summary.segments[step.segments.start : step.segments.stop]
             yield (
                 step,
-                [(segment.index, segment.weight_bytes) for segment in inside],
+                [(segment.index, segment.constant_bytes) for segment in inside],
                 max(segment.working_bytes for segment in inside),
             )
         case PlacedFork():
@@ -294,7 +294,7 @@ def _resident(
             for arm in step.arms:
                 yield (
                     arm,
-                    [((step.fork, b), branches[b].weight_bytes) for b in arm.branches],
+                    [((step.fork, b), branches[b].constant_bytes) for b in arm.branches],
                     max(branches[b].working_bytes for b in arm.branches),
                 )
 

@@ -61,7 +61,7 @@ def tables_of(problem: Problem, target: Target) -> Tables | None:
         return None
     caps = caps_of(tables)
     is_free = not np.isfinite(caps.row).any() and problem.bound(Target.THROUGHPUT) is None
-    return with_forks(tables, is_quickest=is_free and target is Target.LATENCY)
+    return with_forks(tables, target, is_quickest=is_free and target is Target.LATENCY)
 
 
 def caps_of(tables: Tables) -> Caps:

@@ -8,7 +8,7 @@ that weights of 0 never meet an infinite cost.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -192,11 +192,14 @@ def usable(problem: Problem, device: PlannedDevice, target: Target) -> list[Segm
     )
 
 
-def tabulate(problem: Problem, target: Target) -> Tables | None:
-    """The arrays of `problem`; None if no device may do anything."""
+def tabulate(problem: Problem, target: Target, homes: Collection[DeviceId] = ()) -> Tables | None:
+    """The arrays of `problem`; None if no device may do anything.
+
+    `homes`: devices to be among them that run nothing themselves, and get choices of forks.
+    """
     found = [(device, usable(problem, device, target)) for device in problem.devices]
-    found = [(device, times) for device, times in found if times]
-    if not found:
+    found = [(device, times) for device, times in found if times or device.id in homes]
+    if not any(times for _, times in found):
         return None
     devices = [device for device, _ in found]
     rows = [(device, times) for device, all_times in found for times in all_times]
@@ -270,7 +273,7 @@ def tabulate(problem: Problem, target: Target) -> Tables | None:
         resource_of=np.array([index[name] for name in names]),
         pool_of=np.array([pools.index(name) for name in pool_names]),
         form_of=np.array([forms.index(form) for form in forms_of]),
-        weights=np.array([float(s.weight_bytes) for s in summary.segments])[:, None] * half,
+        weights=np.array([float(s.constant_bytes) for s in summary.segments])[:, None] * half,
         arenas=np.array([float(s.working_bytes) for s in summary.segments])[:, None] * instances,
         host_of=np.array([index[name] for name in hosts]),
         owner_host=index[owner],

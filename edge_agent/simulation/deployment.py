@@ -210,7 +210,7 @@ class _Building:
             step.device,
             step.configuration,
             str(step.segments),
-            [(segment.index, segment.weight_bytes) for segment in inside],
+            [(segment.index, segment.constant_bytes) for segment in inside],
             max(segment.working_bytes for segment in inside),
         )
         return Run(station, work_s)
@@ -231,7 +231,7 @@ class _Building:
                 arm.device,
                 arm.configuration,
                 f"fork {step.fork}: {numbers}",
-                [((step.fork, b), branches[b].weight_bytes) for b in arm.branches],
+                [((step.fork, b), branches[b].constant_bytes) for b in arm.branches],
                 max(branch.working_bytes for branch in own),
             ),
             work_s,

@@ -104,10 +104,16 @@ def test_weights_that_several_segments_read_are_told(tmp_path: Path) -> None:
     assert summary.weight_bytes == 2 * 16384 + 256
 
 
-def test_a_lookup_counts_its_rows_only_and_so_shares_nothing(tmp_path: Path) -> None:
+def test_a_lookup_reads_a_few_rows_only_and_so_shares_nothing(tmp_path: Path) -> None:
     summary = summary_of(_tied("Gather"), tmp_path, apart=(1, 4, 6), max_segments=4)
     assert [s.weight_bytes for s in summary.segments] == [512, 16640, 256, 16384]
     assert summary.shared_weights == ()
+
+
+def test_a_table_is_in_memory_whole_though_a_lookup_reads_a_few_of_its_rows(tmp_path: Path) -> None:
+    summary = summary_of(_tied("Gather"), tmp_path, apart=(1, 4, 6), max_segments=4)
+    assert [s.unread_bytes for s in summary.segments] == [16384 - 512, 0, 0, 0]
+    assert [s.constant_bytes for s in summary.segments] == [16384, 16640, 256, 16384]
 
 
 def test_weights_of_the_same_segments_are_told_together(tmp_path: Path) -> None:

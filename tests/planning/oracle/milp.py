@@ -331,7 +331,7 @@ def _may_bind(problem: Problem, *, is_mixed: bool) -> bool:
     summary, limits = problem.summary, budgets(problem)
     count = len(summary.segments)
     forks = [branch for fork in summary.forks for branch in fork.branches]
-    weights = sum(s.weight_bytes for s in summary.segments) + sum(b.weight_bytes for b in forks)
+    weights = sum(part.constant_bytes for part in (*summary.segments, *forks))
     arenas = sum(s.working_bytes for s in summary.segments) + sum(b.working_bytes for b in forks)
     for device in problem.devices:
         most = max((t.configuration.instances for t in device.times), default=1)

@@ -104,7 +104,7 @@ def _may_bind(problem: Problem) -> bool:
     limits = budgets(problem)
     for device in problem.devices:
         most = max((t.configuration.instances for t in device.times), default=1)
-        need = sum(part.weight_bytes + most * part.working_bytes for part in parts)
+        need = sum(part.constant_bytes + most * part.working_bytes for part in parts)
         pools = {pool_of(problem, device.id, t.configuration.unit) for t in device.times}
         if any(need > limits[pool] for pool in pools):
             return True

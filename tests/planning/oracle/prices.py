@@ -283,12 +283,12 @@ def items_of(problem: Problem, step: Step) -> dict[Item, float]:
     found: dict[Item, float] = {}
     if isinstance(step, PlacedSubgraph):
         inside = summary.segments[step.segments.start : step.segments.stop]
-        parts = [(("segment", s.index), s.weight_bytes, s.working_bytes) for s in inside]
+        parts = [(("segment", s.index), s.constant_bytes, s.working_bytes) for s in inside]
         _hold(problem, found, step.device, step.configuration, parts)
         return found
     for arm in step.arms:
         parts = [
-            (("branch", step.fork, b), branch.weight_bytes, branch.working_bytes)
+            (("branch", step.fork, b), branch.constant_bytes, branch.working_bytes)
             for b in arm.branches
             for branch in (summary.forks[step.fork].branches[b],)
         ]

@@ -121,6 +121,7 @@ def _summary(
             weight_bytes=numbers.weight(rng),
             parallel_operations=1000,
             working_bytes=numbers.size(rng),
+            unread_bytes=0 if is_plain or rng.random() < 0.8 else numbers.weight(rng),
         )
         for i in range(count)
     ]

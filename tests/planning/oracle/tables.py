@@ -144,7 +144,7 @@ class Tables:
 
     def weight_bytes(self, choice: Choice, segment: int) -> float:
         """Of a segment, in the memory of the choice."""
-        size = self.problem.summary.segments[segment].weight_bytes
+        size = self.problem.summary.segments[segment].constant_bytes
         return size / 2 if choice.times.configuration.is_half else float(size)
 
     def working_bytes(self, choice: Choice, segment: int) -> float:

@@ -1,0 +1,214 @@
+"""Forks as choices of the tables: what they demand, where they may be, and when they are chosen."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edge_agent.devices import DeviceId, UnitId
+from edge_agent.distributions import Distribution, PlacedFork
+from edge_agent.planning.amounts import amounts
+from edge_agent.planning.branches import with_forks
+from edge_agent.planning.caps import Resident
+from edge_agent.planning.coarse import coarsen, refined
+from edge_agent.planning.metrics import evaluate, legs, memory_bytes, resource_loads
+from edge_agent.planning.planner import plan
+from edge_agent.planning.shortest import Pieces, Weights, as_route, cheapest
+from edge_agent.planning.tables import Tables, tabulate
+from edge_agent.plans import Target
+from edge_agent.problems import Link, PlannedDevice, PlannedUnit, Problem
+from edge_agent.profiles import SegmentTimes
+from edge_agent.subgraphs import Branch, Fork, SegmentRange
+from tests.planning.made_models import configuration, segment, summary
+from tests.planning.oracle.problems_made import small_problem
+
+A, B = DeviceId("a"), DeviceId("b")
+ONE = configuration(threads=1)
+
+
+def device(name: DeviceId, *segment_s: float, memory_bytes: int = 10**9) -> PlannedDevice:
+    """A device with one core and one configuration; without times, one that can run nothing."""
+    times = SegmentTimes(
+        configuration=ONE,
+        segment_s=segment_s,
+        overhead_s=0.0,
+        border_s_per_byte=0.0,
+        error_fraction=0.0,
+    )
+    return PlannedDevice(
+        id=name,
+        units=(PlannedUnit(id=UnitId("cpu")),),
+        times=(times,) if segment_s else (),
+        memory_bytes=memory_bytes,
+    )
+
+
+def branch(share: float, size_bytes: int = 1000) -> Branch:
+    """A branch with this share of the fork's only segment."""
+    return Branch(
+        nodes=(),
+        input_bytes=size_bytes,
+        output_bytes=size_bytes,
+        work=(share,),
+        weight_bytes=round(1000 * share),
+        working_bytes=10,
+    )
+
+
+def forked(*devices: PlannedDevice, latency_s: float = 1e-3) -> Problem:
+    """Three segments, of which the middle one is two branches of equal work; links of 1 MB/s."""
+    whole = summary([segment(i) for i in range(3)], [1000, 1000])
+    middle = SegmentRange(start=1, stop=2)
+    fork = Fork(segments=middle, branches=(branch(0.5), branch(0.5)))
+    links = tuple(
+        Link(source=s.id, target=t.id, latency_s=latency_s, goodput_bytes_per_s=1e6)
+        for s in devices
+        for t in devices
+        if s is not t
+    )
+    return Problem(
+        summary=replace(whole, forks=(fork,)), devices=devices, owner=devices[0].id, links=links
+    )
+
+
+def planned(problem: Problem, target: Target = Target.LATENCY) -> Distribution:
+    """What is planned; it must be feasible."""
+    found = plan(problem, target)
+    assert isinstance(found, Distribution), found
+    return found
+
+
+def has_fork(found: Distribution) -> bool:
+    """Whether branches run at once."""
+    return any(isinstance(step, PlacedFork) for route in found.routes for step in route.steps)
+
+
+def test_two_branches_on_two_devices_take_half_the_time_and_the_transfers() -> None:
+    found = planned(forked(device(A, 0.01, 0.1, 0.01), device(B, 0.01, 0.1, 0.01)))
+    assert has_fork(found)
+    # There, half the work, and back: 1 ms and 1 ms of latency, 1 ms each for 1,000 bytes.
+    assert found.metrics.latency_s == pytest.approx(0.01 + 0.002 + 0.05 + 0.002 + 0.01)
+    assert found.is_optimal
+
+
+def test_branches_stay_together_where_the_transfers_take_longer_than_they_save() -> None:
+    devices = device(A, 0.01, 0.1, 0.01), device(B, 0.01, 0.1, 0.01)
+    found = planned(forked(*devices, latency_s=0.03))
+    assert not has_fork(found)
+    assert found.metrics.latency_s == pytest.approx(0.12)
+
+
+def test_branches_do_not_run_at_once_if_the_problem_says_so() -> None:
+    problem = forked(device(A, 0.01, 0.1, 0.01), device(B, 0.01, 0.1, 0.01))
+    found = planned(replace(problem, with_branches=False))
+    assert not has_fork(found)
+    assert found.metrics.latency_s == pytest.approx(0.12)
+
+
+def test_a_device_that_can_run_nothing_hands_branches_to_others() -> None:
+    devices = device(A), device(B, 0.1, 0.1, 0.1), device(DeviceId("c"), 0.1, 0.1, 0.1)
+    problem = forked(*devices)
+    fork = replace(problem.summary.forks[0], segments=SegmentRange(start=0, stop=3))
+    halves = tuple(replace(b, work=(0.5, 0.5, 0.5)) for b in fork.branches)
+    model = replace(problem.summary, forks=(replace(fork, branches=halves),))
+    found = planned(replace(problem, summary=model, input_bytes=1000, output_bytes=1000))
+    (step,) = found.routes[0].steps
+    assert isinstance(step, PlacedFork)
+    assert step.home == A
+    assert found.metrics.latency_s == pytest.approx(0.15 + 0.004)
+
+
+def test_where_no_memory_holds_a_segment_whole_its_branches_are_on_two_devices() -> None:
+    devices = device(A, 0.01, 0.1, 0.01, memory_bytes=1700)
+    others = device(B, 0.01, 0.1, 0.01, memory_bytes=1700)
+    problem = forked(devices, others, latency_s=1.0)
+    problem = replace(
+        problem,
+        summary=replace(
+            problem.summary,
+            segments=tuple(
+                replace(s, weight_bytes=w, working_bytes=10)
+                for s, w in zip(problem.summary.segments, (500, 2000, 500), strict=True)
+            ),
+        ),
+    )
+    found = planned(problem)
+    assert has_fork(found)
+    assert found.is_optimal
+
+
+def _fork_tables(seed: int) -> Tables | None:
+    rng = random.Random(seed)
+    problem = small_problem(rng)
+    if not problem.summary.forks or not problem.with_branches:
+        return None
+    tables = tabulate(problem, Target.THROUGHPUT)
+    if tables is None:
+        return None
+    return with_forks(tables, Target.THROUGHPUT, is_quickest=False)
+
+
+SEEDS = [seed for seed in range(200) if (made := _fork_tables(seed)) and made.forks.steps][:20]
+
+
+def _routes(tables: Tables) -> list[Pieces]:
+    """Cheapest routes under many weightings, those with forks among them."""
+    rng = np.random.default_rng(0)
+    count = 24
+    weights = Weights(
+        seconds=rng.random(count),
+        joules=rng.random(count),
+        size_bytes=rng.random(count) * 1e-6,
+        loads=rng.random((count, len(tables.resources))),
+        memory=rng.random((count, len(tables.pools))) * 1e-6,
+    )
+    paths = cheapest(tables, weights)
+    found = [paths.pieces(b) for b in range(count) if np.isfinite(paths.totals[b])]
+    return list(dict.fromkeys(found))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_a_route_with_forks_demands_is_what_it_is_evaluated_to(seed: int) -> None:
+    tables = _fork_tables(seed)
+    assert tables is not None
+    problem = tables.problem
+    for pieces in _routes(tables):
+        route = as_route(tables, pieces)
+        metrics, found = evaluate(problem, [route]), amounts(tables, pieces)
+        assert found.seconds == pytest.approx(metrics.latency_s)
+        assert found.joules == pytest.approx(metrics.energy_joules)
+        assert found.size_bytes == pytest.approx(metrics.wire_bytes)
+        loads = resource_loads(problem, [(1.0, legs(problem, route))])
+        assert dict(zip(tables.resources, found.loads, strict=True)) == pytest.approx(
+            {name: loads.get(name, 0.0) for name in tables.resources}
+        )
+        memory = memory_bytes(problem, [route])
+        together = Resident(tables, [pieces])
+        for used in (found.memory, together.memory()):
+            assert dict(zip(tables.pools, used, strict=True)) == pytest.approx(
+                {pool: memory.get(pool, 0.0) for pool in tables.pools}
+            )
+        # What is there needs no room again, but for the arenas of subgraphs.
+        rest = amounts(together.rest(), pieces).memory
+        assert (rest <= found.memory + 1e-6).all()
+
+
+def test_these_routes_have_forks() -> None:
+    made = [tables for seed in SEEDS if (tables := _fork_tables(seed))]
+    routes = [as_route(tables, pieces) for tables in made for pieces in _routes(tables)]
+    assert sum(1 for route in routes if any(True for _ in route.forks())) > len(routes) // 4
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_coarse_route_with_forks_demands_what_the_refined_one_does(seed: int) -> None:
+    tables = _fork_tables(seed)
+    assert tables is not None
+    starts = [0, *range(1, tables.places, 2)]
+    coarse = coarsen(tables, starts)
+    for pieces in _routes(coarse):
+        fine = amounts(tables, refined(starts, pieces))
+        assert amounts(coarse, pieces).seconds == pytest.approx(fine.seconds)
+        assert amounts(coarse, pieces).memory == pytest.approx(fine.memory)
