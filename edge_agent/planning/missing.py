@@ -35,7 +35,7 @@ def why_infeasible(problem: Problem, target: Target) -> str:
     paths = cheapest(tables, Weights.none(tables))
     if not np.isfinite(paths.totals[0]):
         return _unlinked(problem, tables)
-    forked = with_forks(tables, is_quickest=False)
+    forked = with_forks(tables, target, is_quickest=False)
     return _over_budget(forked) or _over_bound(forked) or _out_of_bounds(problem, forked)
 
 
