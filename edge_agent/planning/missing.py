@@ -182,6 +182,8 @@ def _out_of_bounds(problem: Problem, tables: Tables) -> str:
     if told:
         return "beyond reach: " + "; ".join(told)
     asked = ", ".join(map(_asked, problem.bounds))
+    if not asked:
+        return "no distribution was found in the effort that was given, but there is one; give more"
     if len(problem.bounds) == 1:
         return f"no distribution was found that keeps to {asked}; loosen it"
     return (

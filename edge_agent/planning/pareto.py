@@ -80,6 +80,8 @@ class _Front:
     def best_of_each(self) -> None:
         for target in self.targets:
             found = plan(self.problem, target, self.effort * _BEST_EFFORT)
+            if isinstance(found, Infeasible) and not found.is_certain:
+                found = plan(self.problem, target, self.effort)
             if isinstance(found, Infeasible):
                 self.infeasible.append(found)
             else:
