@@ -74,6 +74,7 @@ class PlannedDevice:
             send_s_per_byte=self.send_s_per_byte,
             receive_s_per_byte=self.receive_s_per_byte,
             memory_bytes=self.memory_bytes,
+            most_crossing_bytes=self.most_crossing_bytes or 0,
         )
         if self.cores < 1:
             raise ValueError(f"{where}: got {self.cores} cores, want at least 1")
@@ -91,16 +92,7 @@ class PlannedDevice:
             if which in seen:
                 raise ValueError(f"{where}: got the times of {which} twice")
             seen.add(which)
-            _check_numbers(
-                f"{where}, {which}",
-                overhead_s=times.overhead_s,
-                border_s_per_byte=times.border_s_per_byte,
-                error_fraction=times.error_fraction,
-            )
-            if not all(math.isfinite(s) and s >= 0 for s in times.segment_s):
-                raise ValueError(
-                    f"{where}, {which}: got a time that is negative or no number among segment_s"
-                )
+            _check_times(f"{where}, {which}", times)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,6 +238,12 @@ class Problem:
                         f"device {device.id}, {times.configuration}: got times of "
                         f"{len(times.segment_s)} segments, want {count}"
                     )
+                for segment in times.refused:
+                    if not 0 <= segment < count:
+                        raise ValueError(
+                            f"device {device.id}, {times.configuration}: got refused segment "
+                            f"{segment}, want 0 to {count - 1}"
+                        )
         for pin in self.pins:
             if not 0 <= pin.segment < count:
                 raise ValueError(
@@ -289,6 +287,29 @@ def _check_numbers(where: str, **numbers: float) -> None:
     for key, number in numbers.items():
         if not math.isfinite(number) or number < 0:
             raise ValueError(f"{where}: got {key} {number:g}, want a number of at least 0")
+
+
+def _check_times(where: str, times: SegmentTimes) -> None:
+    if times.configuration.instances < 1:
+        raise ValueError(f"{where}: got {times.configuration.instances} instances, want at least 1")
+    _check_numbers(
+        where,
+        overhead_s=times.overhead_s,
+        border_s_per_byte=times.border_s_per_byte,
+        error_fraction=times.error_fraction,
+        turn_s_per_byte=times.turn_s_per_byte,
+    )
+    if times.turn_s_per_byte > times.border_s_per_byte:
+        raise ValueError(
+            f"{where}: got turn_s_per_byte {times.turn_s_per_byte:g} above border_s_per_byte "
+            f"{times.border_s_per_byte:g}, of which it is a part"
+        )
+    for segment, took_s in enumerate(times.segment_s):
+        if not (math.isfinite(took_s) and took_s >= 0):
+            raise ValueError(
+                f"{where}: got segment_s {took_s:g} of segment {segment}, want a number of at "
+                "least 0"
+            )
 
 
 def _check_fraction(where: str, key: str, number: float) -> None:

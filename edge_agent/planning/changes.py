@@ -50,7 +50,7 @@ def change(
     or of its best link if there is none, and then its subgraphs one after the other.
     """
     had = set(_parts(before))
-    there = {(part.device, place) for part in had for place in part.places}
+    there = _with_alike(problem, {(part.device, place) for part in had for place in part.places})
     wanted = set(_parts(after))
     missing: dict[DeviceId, int] = {}
     for device, place in {(part.device, place) for part in wanted for place in part.places} - there:
@@ -88,6 +88,22 @@ def _parts(routes: Sequence[Route]) -> Iterator[_Part]:
 def _part(device: DeviceId, which: Configuration, places: tuple[tuple[int, ...], ...]) -> _Part:
     form = (which.unit, which.layout, which.is_half, which.falls_back)
     return _Part(device=device, form=form, places=places)
+
+
+_Place = tuple[DeviceId, tuple[int, ...]]
+
+
+def _with_alike(problem: Problem, there: set[_Place]) -> set[_Place]:
+    """Who has all segments of a fork has its branches, and the other way about."""
+    found = set(there)
+    for index, fork in enumerate(problem.summary.forks):
+        segments = [(place,) for place in range(fork.segments.start, fork.segments.stop)]
+        branches = [(index, branch) for branch in range(len(fork.branches))]
+        for device in {device for device, _ in there}:
+            for one, other in ((segments, branches), (branches, segments)):
+                if all((device, place) in there for place in one):
+                    found |= {(device, place) for place in other}
+    return found
 
 
 def _weight_bytes(problem: Problem, place: tuple[int, ...]) -> int:

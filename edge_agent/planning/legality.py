@@ -28,9 +28,15 @@ def objections(problem: Problem, routes: Sequence[Route]) -> tuple[str, ...]:
     """Why these routes, with their shares, must not be deployed; none if they may be.
 
     Devices, units and latency profiles that are gone, segments that are refused, pins, bans,
-    batteries, links, sizes of messages, budgets and bounds.
+    batteries, branches at once, links, sizes of messages, budgets and bounds; and shares that are
+    none.
     """
+    if not routes:
+        return ("there are no routes",)
     found = [text for route in routes for text in _of_route(problem, route)]
+    shares = [route.share for route in routes]
+    if abs(sum(shares) - 1.0) > 1e-6 or min(shares) < 0.0:
+        found.append(f"got shares {shares}, want a sum of 1, none below 0")
     if not found:
         found = [*_of_memory(problem, routes), *_of_bounds(problem, routes)]
     if problem.most_routes is not None and len(routes) > problem.most_routes:
@@ -40,6 +46,8 @@ def objections(problem: Problem, routes: Sequence[Route]) -> tuple[str, ...]:
 
 def _of_route(problem: Problem, route: Route) -> Iterator[str]:
     known = {device.id for device in problem.devices}
+    if not problem.with_branches and any(isinstance(step, PlacedFork) for step in route.steps):
+        yield "branches run at once, which they must not"
     for what, segments in _parts(route):
         if what.device not in known:
             yield f"device {what.device} is gone"

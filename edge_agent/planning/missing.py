@@ -8,12 +8,15 @@ from dataclasses import replace
 import numpy as np
 
 from edge_agent.planning.amounts import Bottleneck, Caps
+from edge_agent.planning.branches import with_forks
 from edge_agent.planning.labels import best_route
+from edge_agent.planning.mixing import mix
+from edge_agent.planning.mixture import Wish
 from edge_agent.planning.present import is_spared
 from edge_agent.planning.shortest import Weights, cheapest
 from edge_agent.planning.tables import Tables, tabulate, usable
 from edge_agent.plans import Target
-from edge_agent.problems import PlannedDevice, Problem
+from edge_agent.problems import Bound, PlannedDevice, Problem
 
 _EFFORT = 300_000.0
 _SHOWN = 4
@@ -32,7 +35,8 @@ def why_infeasible(problem: Problem, target: Target) -> str:
     paths = cheapest(tables, Weights.none(tables))
     if not np.isfinite(paths.totals[0]):
         return _unlinked(problem, tables)
-    return _over_budget(tables) or _out_of_bounds(problem, tables)
+    forked = with_forks(tables, target, is_quickest=False)
+    return _over_budget(forked) or _over_bound(forked) or _out_of_bounds(problem, forked)
 
 
 def why_idle(problem: Problem, device: PlannedDevice, target: Target) -> str:
@@ -94,11 +98,10 @@ def _unlinked(problem: Problem, tables: Tables) -> str:
 
 def _over_budget(tables: Tables) -> str:
     """What memory is missing; empty if memory alone does not stand in the way."""
-    budgets = tables.memory_limits
-    caps = replace(Caps.none(tables), memory=budgets)
-    least = best_route(tables, Bottleneck.MEMORY, caps, effort=_EFFORT)
-    if least.pieces is not None:
+    budgets = tables.budgets
+    if np.isfinite(_least_bytes(tables)):
         return ""
+    caps = replace(Caps.none(tables), memory=budgets)
     needs: list[tuple[float, str]] = []
     for pool, name in enumerate(tables.pools):
         open_budgets = budgets.copy()
@@ -128,6 +131,29 @@ def _over_budget(tables: Tables) -> str:
     )
 
 
+def _over_bound(tables: Tables) -> str:
+    """That the bound on the memory is beyond reach; empty if it is not."""
+    limit = tables.problem.bound(Target.MEMORY)
+    least = _least_bytes(tables)
+    if limit is None or least <= limit:
+        return ""
+    return (
+        f"beyond reach: {Target.MEMORY} of at most {_bytes(limit)} on the fullest device: the "
+        f"least is {_bytes(least)}"
+    )
+
+
+def _least_bytes(tables: Tables) -> float:
+    """What the fullest memory of a route must hold; infinity if none fits the budgets."""
+    caps = replace(Caps.none(tables), memory=tables.budgets)
+    found = best_route(tables, Bottleneck.MEMORY, caps, effort=_EFFORT)
+    return math.inf if found.pieces is None else found.value
+
+
+def _bytes(size_bytes: float) -> str:
+    return f"{size_bytes / 1e6:.4g} MB" if size_bytes >= 1e6 else f"{size_bytes:.0f} bytes"
+
+
 def _megabytes(size_bytes: float) -> str:
     if not math.isfinite(size_bytes):
         return "no limit"
@@ -139,25 +165,38 @@ def _out_of_bounds(problem: Problem, tables: Tables) -> str:
     caps = replace(Caps.none(tables), memory=tables.memory_limits)
     told = []
     for bound in problem.bounds:
-        best = _best(tables, caps, bound.target)
-        if best is None:
-            continue
         if bound.target is Target.THROUGHPUT:
-            reached = 1.0 / best if best else math.inf
-            if reached < bound.limit and problem.most_routes == 1:
-                told.append(f"throughput of {bound.limit:g}/s: {reached:.4g}/s is the best")
-        elif best > bound.limit:
+            most = _most_per_s(tables, caps)
+            if most < bound.limit:
+                shown = _shown(bound.target, most)
+                told.append(f"{_asked(bound)}: no more than {shown} can be had")
+            continue
+        if bound.target is Target.MEMORY:
+            continue  # It can be kept to: see `_over_bound`.
+        best = _best(tables, caps, bound.target)
+        if best is not None and best > bound.limit:
             told.append(
                 f"{bound.target} of at most {_shown(bound.target, bound.limit)}: the least "
                 f"is {_shown(bound.target, best)}"
             )
     if told:
         return "beyond reach: " + "; ".join(told)
-    asked = ", ".join(_asked(bound.target, bound.limit) for bound in problem.bounds)
+    asked = ", ".join(map(_asked, problem.bounds))
+    if len(problem.bounds) == 1:
+        return f"no distribution was found that keeps to {asked}; loosen it"
     return (
         f"no distribution was found that keeps to all of these at once: {asked}; each alone may be "
         "kept to, so loosen one"
     )
+
+
+def _most_per_s(tables: Tables, caps: Caps) -> float:
+    """Requests per second that no distribution can beat."""
+    if tables.problem.most_routes == 1:
+        least_s = best_route(tables, Bottleneck.LOADS, caps, effort=_EFFORT).bound
+    else:
+        least_s = mix(tables, Wish(target=Target.THROUGHPUT), caps, _EFFORT).bound
+    return 1.0 / least_s if least_s else math.inf
 
 
 def _best(tables: Tables, caps: Caps, target: Target) -> float | None:
@@ -170,10 +209,7 @@ def _best(tables: Tables, caps: Caps, target: Target) -> float | None:
         case Target.BYTES:
             weights.size_bytes[0] = 1.0
         case Target.THROUGHPUT | Target.MEMORY:
-            is_rate = target is Target.THROUGHPUT
-            aim = Bottleneck.LOADS if is_rate else Bottleneck.MEMORY
-            found = best_route(tables, aim, caps, effort=_EFFORT)
-            return None if found.pieces is None else found.value
+            raise AssertionError(f"{target} does not add up over a route")
     found = best_route(tables, weights, caps, effort=_EFFORT)
     return None if found.pieces is None else found.value
 
@@ -187,9 +223,9 @@ def _shown(target: Target, value: float) -> str:
         case Target.ENERGY:
             return f"{value:.4g} J"
         case Target.MEMORY | Target.BYTES:
-            return _megabytes(value)
+            return _bytes(value)
 
 
-def _asked(target: Target, limit: float) -> str:
-    word = "at least" if target is Target.THROUGHPUT else "at most"
-    return f"{target} {word} {_shown(target, limit)}"
+def _asked(bound: Bound) -> str:
+    word = "at least" if bound.target is Target.THROUGHPUT else "at most"
+    return f"{bound.target} {word} {_shown(bound.target, bound.limit)}"

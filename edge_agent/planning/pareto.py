@@ -17,7 +17,7 @@ from itertools import pairwise
 import numpy as np
 
 from edge_agent.distributions import Distribution, Infeasible, Route
-from edge_agent.planning.amounts import amounts
+from edge_agent.planning.amounts import CLOSE, amounts
 from edge_agent.planning.metrics import evaluate
 from edge_agent.planning.planner import EFFORT, caps_of, plan, tables_of
 from edge_agent.planning.shortest import Weights, as_route, cheapest
@@ -168,14 +168,19 @@ class _Front:
 
     def front(self) -> list[Distribution]:
         """The points that no other one equals or beats in every target, without doubles."""
-        ordered = sorted(self.points, key=self.costs)
-        kept: list[Distribution] = []
-        for point in ordered:
+        kept: list[tuple[tuple[float, ...], Distribution]] = []
+        for point in sorted(self.points, key=self.costs):
             own = self.costs(point)
-            others = (self.costs(other) for other in kept)
-            if not any(all(a <= b for a, b in zip(o, own, strict=True)) for o in others):
-                kept.append(point)
-        return kept
+            if not any(_is_as_good(other, own) for other, _ in kept):
+                # What was first by a rounding alone may be worse in the rest.
+                kept = [pair for pair in kept if not _is_as_good(own, pair[0])]
+                kept.append((own, point))
+        return [point for _, point in kept]
+
+
+def _is_as_good(costs: Sequence[float], others: Sequence[float]) -> bool:
+    """Whether no cost is above the other one by more than rounding."""
+    return all(a <= b * (1.0 + CLOSE) for a, b in zip(costs, others, strict=True))
 
 
 def _bounded(problem: Problem, target: Target, cost: float) -> Problem:

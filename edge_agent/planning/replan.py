@@ -8,7 +8,7 @@ device is gone, a budget shrank) is replaced whatever that costs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from edge_agent.distributions import Distribution, Infeasible, PlacedArm, Route
 from edge_agent.planning.changes import Change, change
@@ -63,15 +63,21 @@ def replan(
     """
     policy = policy or ReplanPolicy()
     best = plan(problem, target, effort)
-    broken = objections(problem, previous)
+    deployed = _served(problem, previous)
+    broken = objections(problem, deployed)
     if isinstance(best, Infeasible):
         if broken:
             return best
-        kept = _kept(problem, target, previous, bound=None)
+        kept = _kept(problem, target, deployed, bound=None)
         reason = f"nothing else was found: {best.reason}"
         nothing = change(problem, previous, previous, compile_s=policy.compile_s)
         return Replanned(
-            distribution=kept, is_change=False, gain=0.0, noise=0.0, change=nothing, reason=reason
+            distribution=kept,
+            is_change=tuple(kept.routes) != tuple(previous),
+            gain=0.0,
+            noise=0.0,
+            change=nothing,
+            reason=reason,
         )
     cost = change(problem, previous, best.routes, compile_s=policy.compile_s)
     if broken:
@@ -83,7 +89,7 @@ def replan(
             change=cost,
             reason=f"what is deployed cannot go on: {broken[0]}",
         )
-    kept = _kept(problem, target, previous, bound=best.bound)
+    kept = _kept(problem, target, deployed, bound=best.bound)
     return _compared(problem, target, previous, kept, best, cost, policy)
 
 
@@ -125,6 +131,14 @@ def _compared(
         change=cost,
         reason=reason,
     )
+
+
+def _served(problem: Problem, previous: Sequence[Route]) -> Sequence[Route]:
+    """The deployed routes, with the shares of most throughput where theirs alone are too slow."""
+    others = tuple(bound for bound in problem.bounds if bound.target is not Target.THROUGHPUT)
+    if not objections(problem, previous) or objections(replace(problem, bounds=others), previous):
+        return previous
+    return best_shares(problem, Target.THROUGHPUT, previous)
 
 
 def _kept(

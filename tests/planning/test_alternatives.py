@@ -1,0 +1,171 @@
+"""What a plan was chosen over: devices that are left out, the runner-up, the best on one device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from edge_agent.distributions import Distribution
+from edge_agent.planning.alternatives import LeftOut, alone, devices_of, left_out, runner_up
+from edge_agent.plans import Target
+from edge_agent.problems import Problem, SegmentPin
+from tests.planning.made_pairs import (
+    A_THEN_B,
+    ALL_ON_A,
+    ALL_ON_B,
+    HOST,
+    MS,
+    best,
+    both_ways,
+    now,
+    one_segment,
+    quick_neighbour,
+    two_branches,
+    with_device,
+    with_links,
+    with_unit,
+)
+from tests.simulation.made_problems import A, B, C, device, link, placed, route, times
+
+
+def _with_c(c_s: float = 5 * MS) -> Problem:
+    """A third device that is quicker than `a`, and as near as `b`."""
+    made = quick_neighbour()
+    return replace(
+        made,
+        devices=(*made.devices, device(C, times(HOST, [c_s] * 3))),
+        links=(*made.links, *both_ways(A, C, latency_s=MS), *both_ways(B, C, latency_s=MS)),
+    )
+
+
+def test_the_devices_of_a_plan_are_those_that_compute() -> None:
+    assert devices_of(best(quick_neighbour())) == {B}
+    assert devices_of(best(replace(quick_neighbour(), input_bytes=30_000))) == {A, B}
+    assert devices_of(best(two_branches())) == {A, B}
+
+
+def test_a_device_that_would_slow_things_down_is_told_with_the_figures() -> None:
+    # On a the first segment at least: 20 ms. On c the last: 1 + 10 + 4 + (1 + 1) + 5 + 1.
+    assert left_out(_with_c(), best(_with_c())) == (
+        LeftOut(device=A, reason="the best route that uses it takes 20 ms, the best of all 18 ms"),
+        LeftOut(device=C, reason="the best route that uses it takes 23 ms, the best of all 18 ms"),
+    )
+
+
+def test_a_device_in_the_middle_of_a_route_is_priced_there_too() -> None:
+    # c is quick at the second segment alone.
+    made = with_device(_with_c(), C, times=(times(HOST, [90 * MS, MS, 90 * MS]),))
+    told = {text.device: text.reason for text in left_out(made, best(made))}
+    # 10 ms on a, 1 + 4 and 1 on c, 1 + 1 and 2 + 1 on b; or from b and back to it 24 ms.
+    assert told[C] == "the best route that uses it takes 21 ms, the best of all 18 ms"
+
+
+def test_energy_and_bytes_are_told_in_their_own_measure() -> None:
+    made = with_unit(with_unit(_with_c(), A, busy_w=9.0), B, busy_w=3.0)
+    # 2 W for 6 ms on b. On a the last segment costs 8 W for 10 ms, on c 4 W for 5 ms.
+    told = left_out(made, best(made, Target.ENERGY))
+    assert [text.reason for text in told] == [
+        "the best route that uses it takes 0.088 J, the best of all 0.012 J",
+        "the best route that uses it takes 0.028 J, the best of all 0.012 J",
+    ]
+    told = left_out(made, best(made, Target.BYTES))
+    assert [(text.device, text.reason) for text in told] == [
+        (name, "the best route that uses it takes 1000 bytes, the best of all 0 bytes")
+        for name in (B, C)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (
+            now(quick_neighbour(), B, battery_fraction=0.1),
+            "its battery is at 10%; it works for others from 20% on",
+        ),
+        (with_device(quick_neighbour(), B, times=()), "it has no latency profile"),
+        (with_unit(quick_neighbour(), B, banned_because="it is loud"), "cpu: it is loud"),
+        (
+            replace(quick_neighbour(), links=(link(A, B),)),
+            "no route can go there and back",
+        ),
+        (
+            with_links(quick_neighbour(), latency_s=20 * MS),
+            "the best route that uses it takes 56 ms, the best of all 30 ms",
+        ),
+    ],
+    ids=["battery", "profile", "ban", "links", "distance"],
+)
+def test_each_reason_to_leave_a_device_out_is_told(made: Problem, reason: str) -> None:
+    found = best(made)
+    assert found.routes == ALL_ON_A
+    assert left_out(made, found) == (LeftOut(device=B, reason=reason),)
+
+
+def test_nobody_is_left_out_where_all_work() -> None:
+    made = replace(quick_neighbour(), input_bytes=30_000)
+    assert left_out(made, best(made)) == ()
+
+
+def test_the_runner_up_does_without_one_of_the_devices() -> None:
+    made = quick_neighbour()
+    second = runner_up(made, best(made))
+    assert second is not None
+    assert second.routes == ALL_ON_A
+    third = runner_up(_with_c(), best(_with_c()))
+    assert third is not None
+    # 1 + 10 + 15 + 1 on c; or 10 + (1 + 4) + 10 + 1 on a and c.
+    assert third.routes == (route(placed(0, 1, A, HOST), placed(1, 3, C, HOST)),)
+    assert third.metrics.latency_s == pytest.approx(26 * MS)
+
+
+def test_the_runner_up_of_two_devices_is_the_better_of_two() -> None:
+    # Without b 30 ms on a; without a 1 + 30 + 6 + 1 on b.
+    made = replace(quick_neighbour(), input_bytes=30_000)
+    assert best(made).routes == A_THEN_B
+    second = runner_up(made, best(made))
+    assert second is not None
+    assert second.routes == ALL_ON_A
+    near = replace(quick_neighbour(), input_bytes=20_000)
+    second = runner_up(near, best(near))
+    assert second is not None
+    assert second.routes == ALL_ON_B
+
+
+def test_a_throughput_is_compared_as_one() -> None:
+    made = one_segment(30 * MS, 6 * MS)
+    second = runner_up(made, best(made, Target.THROUGHPUT))
+    assert second is not None
+    assert second.routes == (route(placed(0, 1, B, HOST)),)
+    assert second.metrics.throughput_per_s == pytest.approx(100.0)
+
+
+def test_there_is_no_runner_up_where_nothing_else_will_do() -> None:
+    only = with_device(quick_neighbour(), A, times=())
+    assert runner_up(only, best(only)) is None
+    pinned = replace(quick_neighbour(), pins=(SegmentPin(segment=0, device=B),))
+    assert runner_up(pinned, best(pinned)) is None
+
+
+def test_the_best_on_one_device_has_its_input_sent() -> None:
+    found = alone(quick_neighbour(), Target.LATENCY)
+    assert isinstance(found, Distribution)
+    assert found.routes == ALL_ON_B
+    heavy = alone(replace(quick_neighbour(), input_bytes=30_000), Target.LATENCY)
+    assert isinstance(heavy, Distribution)
+    assert heavy.routes == ALL_ON_A
+
+
+def test_nothing_is_best_on_one_device_where_the_model_fits_on_none() -> None:
+    made = with_device(with_device(quick_neighbour(), A, memory_bytes=3200), B, memory_bytes=6000)
+    assert best(made).routes == A_THEN_B
+    assert alone(made, Target.LATENCY) is None
+
+
+def test_one_device_alone_keeps_to_pins() -> None:
+    pins = (SegmentPin(segment=0, device=A),)
+    found = alone(replace(quick_neighbour(), pins=pins), Target.LATENCY)
+    assert isinstance(found, Distribution)
+    assert found.routes == ALL_ON_A
+    apart = (*pins, SegmentPin(segment=1, device=B))
+    assert alone(replace(quick_neighbour(), pins=apart), Target.LATENCY) is None
