@@ -31,7 +31,10 @@ class Packing:
         m = len(limits)
         self.limits = limits.astype(np.float64)
         self.amounts: Floats = np.eye(m)
-        """(m, m + columns): the first are the slacks of the rows."""
+        """(m, m + columns): the first are the slacks of the rows. Of each column the greatest is
+        1, because a pivot loses what is too many times smaller than another one."""
+        self._scales: Floats = np.zeros(0)
+        """(columns,): what each was divided by."""
         self.profits: Floats = np.zeros(m)
         self._basis: Ints = np.arange(m)
         self._inverse: Floats = np.eye(m)
@@ -41,12 +44,15 @@ class Packing:
 
     def add(self, amounts: Floats, profits: Floats) -> None:
         """Add columns: amounts (m, k), profits (k,)."""
-        self.amounts = np.concatenate([self.amounts, amounts], axis=1)
-        self.profits = np.concatenate([self.profits, profits])
+        greatest = np.abs(amounts).max(axis=0, initial=0.0)
+        scales = np.where(greatest > 0.0, greatest, 1.0)
+        self._scales = np.concatenate([self._scales, scales])
+        self.amounts = np.concatenate([self.amounts, amounts / scales], axis=1)
+        self.profits = np.concatenate([self.profits, profits / scales])
 
     def reprice(self, profits: Floats) -> None:
         """Give the columns other profits, (columns,)."""
-        self.profits = np.concatenate([self.profits[: len(self.limits)], profits])
+        self.profits = np.concatenate([self.profits[: len(self.limits)], profits / self._scales])
 
     def use_up(self, row: int, penalty: float) -> None:
         """From now on a limit that the solution uses up is to be used up, whatever that costs.
@@ -74,7 +80,7 @@ class Packing:
         """(columns,): how much of each column, in the order in which they were added."""
         x = np.zeros(self.amounts.shape[1])
         x[self._basis] = np.maximum(self._basic, 0.0)
-        return x[len(self.limits) :]
+        return x[len(self.limits) :] / self._scales
 
     @property
     def value(self) -> float:
