@@ -8,7 +8,7 @@ are looked at, and the answer is exact too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -69,15 +69,35 @@ def mix(
     is_few = most_routes is None or len(shares) <= most_routes
     if is_few and is_allowed(tables, caps, shares):
         return Mixed(shares=shares, value=relaxation.value(), bound=relaxation.bound)
+    blocks, coarse, columns = tuple(range(tables.places)), tables, relaxation.columns
+    if tables.places > _BLOCKS:
+        used = {start for column, _ in shares for start, _ in column.pieces}
+        blocks = kept_boundaries(tables, used, _BLOCKS)
+        coarse = coarsen(tables, blocks)
+        columns = _joined(blocks, columns)
     assembly = Assembly(
-        tables=tables, wish=wish, caps=caps, most_routes=most_routes, scale_s=relaxation.scale_s
-    )
-    assembly.build(relaxation, effort - relaxation.spent)
-    return Mixed(
-        shares=assembly.shares,
-        value=assembly.value,
+        tables=coarse,
+        whole=tables,
+        blocks=blocks,
+        wish=wish,
+        caps=caps,
+        most_routes=most_routes,
+        effort=effort - relaxation.spent,
+        enough=enough,
         bound=relaxation.bound,
     )
+    assembly.build(columns)
+    return Mixed(shares=assembly.fine, value=assembly.value, bound=assembly.bound)
+
+
+def _joined(blocks: Sequence[int], columns: Sequence[Column]) -> list[Column]:
+    """Those routes that change only between blocks, as routes of blocks."""
+    index = {start: block for block, start in enumerate(blocks)}
+    return [
+        replace(column, pieces=tuple((index[start], c) for start, c in column.pieces))
+        for column in columns
+        if all(start in index for start, _ in column.pieces)
+    ]
 
 
 def every_column(tables: Tables, caps: Caps) -> list[Column] | None:
@@ -154,13 +174,11 @@ def relaxed(tables: Tables, wish: Wish, caps: Caps, effort: float) -> Relaxation
 
 def _started(tables: Tables, wish: Wish, caps: Caps, found: Sequence[Column]) -> Relaxation:
     busiest = [float(column.amounts.loads.max(initial=0.0)) for column in found]
-    costs = [wish.cost(column.amounts) for column in found]
     relaxation = Relaxation(
         tables=tables,
         wish=wish,
         caps=caps,
         scale_s=min((b for b in busiest if b > 0.0), default=1.0),
-        cost_scale=min((c for c in costs if c > 0.0), default=1.0),
     )
     relaxation.add(found)
     return relaxation

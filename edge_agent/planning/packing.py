@@ -16,6 +16,7 @@ from edge_agent.planning.tables import Floats, Ints
 
 _TINY = 1e-11
 _IMPROVES = 1e-10
+_NOISE = 1e-15
 _REFRESH = 40
 """The inverse is computed anew after so many pivots: errors add up."""
 _PATIENCE = 20
@@ -94,13 +95,18 @@ class Packing:
             ValueError: the profit has no limit.
         """
         stalled = 0
-        own = np.abs(self.profits[len(self.limits) :])
+        m = len(self.limits)
+        sizes = np.concatenate([np.ones(m), self._scales])
+        own = np.abs(self.profits[m:] * self._scales)
         scale = max(float(own.max(initial=0.0)), _TINY)
         for pivot in range(most_pivots):
             prices = self.profits[self._basis] @ self._inverse
             gains = self.profits - prices @ self.amounts
             gains[self._basis] = 0.0
-            gains[: len(self.limits)][self._used_up] = 0.0
+            gains[:m][self._used_up] = 0.0
+            # A column that can be used little may be all that gives a limit its price.
+            is_noise = gains <= _NOISE * float(np.abs(prices).max(initial=0.0))
+            gains = np.where(is_noise, 0.0, gains * sizes)
             better = gains > _IMPROVES * scale
             if not better.any():
                 return pivot

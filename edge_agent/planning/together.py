@@ -64,7 +64,7 @@ class Things:
             uses[number, row] = True
         return cls(uses=uses, sizes=np.array(sizes), pools=np.array(pools, np.int64))
 
-    def taken(self, which: Flags) -> Things:
+    def taken(self, which: Flags | Ints) -> Things:
         """Those of some of the routes."""
         uses = self.uses[which]
         kept = uses.any(axis=0) & (self.sizes > 0.0)
