@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from edge_agent.devices import DeviceId, UnitId
 from edge_agent.plans import Target
@@ -270,11 +271,16 @@ class Problem:
     def statistics_of(self, device: DeviceId) -> DeviceStatistics:
         """What is known of its present state; nothing known is an idle device."""
         found = (s for s in self.statistics if s.device == device)
-        return next(found, DeviceStatistics(device=device))
+        return next(found, None) or _idle(device)
 
     def bound(self, target: Target) -> float | None:
         """The limit on a metric; None if there is none."""
         return next((b.limit for b in self.bounds if b.target is target), None)
+
+
+@lru_cache(maxsize=256)
+def _idle(device: DeviceId) -> DeviceStatistics:
+    return DeviceStatistics(device=device)
 
 
 def _check_numbers(where: str, **numbers: float) -> None:

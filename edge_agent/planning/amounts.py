@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
 
 import numpy as np
 
@@ -174,60 +173,56 @@ def demanded(tables: Tables, pieces: Sequence[tuple[int, int]]) -> Floats:
     row = np.zeros(column_count(tables))
     loads = row[FIRST_LOAD : FIRST_LOAD + len(tables.resources)]
     memory = row[FIRST_LOAD + len(tables.resources) :]
-    groups = dict(zip(tables.grouped.tolist(), tables.group_of.tolist(), strict=True))
-    n = tables.places
-
-    def border_s(place: int, choice: int, other: int) -> float:
-        own = groups.get(choice)
-        is_inner = own is not None and groups.get(other) == own
-        return float((tables.inner if is_inner else tables.border)[place, choice])
-
-    def send(sends: Sends, at: tuple[int, ...], source: int, target: int, link: int) -> None:
-        row[SECONDS] += sends.seconds[at]
-        row[JOULES] += sends.joules[at]
-        row[SIZE_BYTES] += sends.size_bytes[at]
-        loads[link] += sends.link_seconds[at]
-        loads[source] += sends.source_seconds[at]
-        loads[target] += sends.target_seconds[at]
-
-    hosts = tables.host_of
-    before: tuple[int, int] | None = None
-    for (start, choice), (stop, after) in pairwise((*pieces, (n, -1))):
-        here = int(tables.device_of[choice])
-        if before is None:
-            link = int(tables.in_link_of[here])
-            send(tables.first_sends, (here,), tables.owner_host, int(hosts[here]), link)
-        run_s = float(tables.overhead[choice] + tables.seconds[start:stop, choice].sum())
-        if before is not None:
-            run_s += border_s(start, choice, before[1])
-        if after >= 0:
-            run_s += border_s(stop, choice, after)
-            there = int(tables.device_of[after])
-            if there != here:
-                link = int(tables.link_of[here, there])
-                send(tables.sends, (stop, here, there), int(hosts[here]), int(hosts[there]), link)
-        else:
-            link = int(tables.out_link_of[here])
-            send(tables.last_sends, (here,), int(hosts[here]), tables.owner_host, link)
-        row[SECONDS] += run_s
-        row[JOULES] += run_s * tables.joules_per_s[choice]
-        loads[tables.resource_of[choice]] += run_s * tables.per_round[choice]
-        held = tables.weights[start:stop, choice].sum()
-        resident = held + tables.arenas[start:stop, choice].max()
-        memory[tables.pool_of[choice]] += resident
-        row += _forked(tables, choice, start, stop)
-        before = (start, choice)
+    starts, choices = np.array(pieces).T
+    every = np.arange(tables.places)
+    chosen = np.repeat(choices, np.diff(starts, append=tables.places))
+    run_s = np.add.reduceat(tables.seconds[every, chosen], starts) + tables.overhead[choices]
+    _add_borders(tables, run_s, starts, choices)
+    row[SECONDS] = run_s.sum()
+    row[JOULES] = run_s @ tables.joules_per_s[choices]
+    np.add.at(loads, tables.resource_of[choices], run_s * tables.per_round[choices])
+    held = np.add.reduceat(tables.weights[every, chosen], starts)
+    held += np.maximum.reduceat(tables.arenas[every, chosen], starts)
+    np.add.at(memory, tables.pool_of[choices], held)
+    _add_sends(tables, row, starts, tables.device_of[choices])
+    forks = tables.forks
+    if len(forks.places):
+        row += forks.demands[chosen[forks.places] == forks.choices].sum(axis=0)
     return row
 
 
-def _forked(tables: Tables, choice: int, start: int, stop: int) -> Floats | float:
-    """What the forks among segments [start, stop) demand, in a choice of forks."""
-    if tables.choices[choice].configuration is not None:
-        return 0.0
-    forks = tables.forks
-    inside = (forks.choices == choice) & (forks.places >= start) & (forks.places < stop)
-    summed: Floats = forks.demands[inside].sum(axis=0)
-    return summed
+def _add_borders(tables: Tables, run_s: Floats, starts: Ints, choices: Ints) -> None:
+    group_of = np.full(len(tables.choices), -1)
+    group_of[tables.grouped] = tables.group_of
+    at, before, after = starts[1:], choices[:-1], choices[1:]
+    is_inner = (group_of[before] >= 0) & (group_of[before] == group_of[after])
+    for sides, own in ((run_s[:-1], before), (run_s[1:], after)):
+        sides += np.where(is_inner, tables.inner[at, own], tables.border[at, own])
+
+
+def _add_sends(tables: Tables, row: Floats, starts: Ints, devices: Ints) -> None:
+    hosts, owner = tables.host_of, np.array([tables.owner_host])
+    moves = np.flatnonzero(devices[:-1] != devices[1:])
+    source, target = devices[moves], devices[moves + 1]
+    first, last = devices[[0]], devices[[-1]]
+    loads = row[FIRST_LOAD : FIRST_LOAD + len(tables.resources)]
+    for sends, at, link, here, there in (
+        (tables.first_sends, (first,), tables.in_link_of[first], owner, hosts[first]),
+        (
+            tables.sends,
+            (starts[moves + 1], source, target),
+            tables.link_of[source, target],
+            hosts[source],
+            hosts[target],
+        ),
+        (tables.last_sends, (last,), tables.out_link_of[last], hosts[last], owner),
+    ):
+        row[SECONDS] += sends.seconds[at].sum()
+        row[JOULES] += sends.joules[at].sum()
+        row[SIZE_BYTES] += sends.size_bytes[at].sum()
+        np.add.at(loads, link, sends.link_seconds[at])
+        np.add.at(loads, here, sends.source_seconds[at])
+        np.add.at(loads, there, sends.target_seconds[at])
 
 
 def amounts(tables: Tables, pieces: Sequence[tuple[int, int]]) -> Amounts:

@@ -23,6 +23,7 @@ from edge_agent.planning.cost import is_divisible
 from edge_agent.planning.metrics import (
     find_link,
     fork_legs,
+    held_bytes,
     latency_s,
     memory_bytes,
     resource_loads,
@@ -64,11 +65,12 @@ def with_forks(tables: Tables, target: Target, *, is_quickest: bool) -> Tables:
     bare = {d.id for d in problem.devices if d.id not in tables.devices}
     homes = {device for device in bare if not is_spared(problem, device)}
     known = _tabulated(tables, target, homes)
-    options = _options(known, is_quickest=is_quickest)
+    is_rate = target is Target.THROUGHPUT or problem.bound(Target.THROUGHPUT) is not None
+    options = _options(known, is_quickest=is_quickest, is_rate=is_rate)
     used = {known.devices[option.home] for option in options} & homes
     if used != homes:
         known = _tabulated(tables, target, used)
-        options = _options(known, is_quickest=is_quickest)
+        options = _options(known, is_quickest=is_quickest, is_rate=is_rate)
     return _widened(known, options) if options else tables
 
 
@@ -80,8 +82,8 @@ def _tabulated(tables: Tables, target: Target, homes: set[DeviceId]) -> Tables:
     return found
 
 
-def _options(tables: Tables, *, is_quickest: bool) -> list[ForkOption]:
-    found = None if is_quickest else _all_options(tables)
+def _options(tables: Tables, *, is_quickest: bool, is_rate: bool) -> list[ForkOption]:
+    found = None if is_quickest else _all_options(tables, is_rate=is_rate)
     if found is None:
         found = [option for option in _quickest(tables) if not _is_slower(tables, option)]
     return found
@@ -179,7 +181,7 @@ def _orders(tables: Tables, home: DeviceId, arms: Sequence[PlacedArm]) -> Iterat
 # All ways
 
 
-def _all_options(tables: Tables) -> list[ForkOption] | None:
+def _all_options(tables: Tables, *, is_rate: bool) -> list[ForkOption] | None:
     """Of every fork and home the ways that may be worth it; None: there are too many to look at."""
     looked_at = 0
     found: list[ForkOption] = []
@@ -191,7 +193,7 @@ def _all_options(tables: Tables) -> list[ForkOption] | None:
                 if looked_at > _MOST_LOOKED_AT:
                     return None
                 options.append(ForkOption(step=step, home=home, demands=demands_of(tables, step)))
-            found += _undominated(options)
+            found += _undominated(tables, options, is_rate=is_rate)
     return found
 
 
@@ -215,15 +217,24 @@ def _arm(tables: Tables, branches: _Branches, choice: int) -> PlacedArm:
     return PlacedArm(branches=branches, device=where.device, configuration=where.configuration)
 
 
-def _undominated(options: Sequence[ForkOption]) -> list[ForkOption]:
-    """Those that no other one equals or beats in every amount."""
+def _undominated(
+    tables: Tables, options: Sequence[ForkOption], *, is_rate: bool
+) -> list[ForkOption]:
+    """Those that no other one equals or beats in every amount.
+
+    `is_rate`: other routes may hold what an option needs in memory, so that it only gives way to
+    one that needs nothing else.
+    """
     if not options:
         return []
     rows = np.array([option.demands for option in options])
     order = np.lexsort((np.arange(len(rows)), *rows.T[::-1]))
+    problem = tables.problem
+    held = [frozenset(dict(held_bytes(problem, option.step))) for option in options]
     kept: list[int] = []
     for at in order.tolist():
-        if not kept or not (rows[kept] <= rows[at]).all(axis=1).any():
+        better = [kept[i] for i in np.flatnonzero((rows[kept] <= rows[at]).all(axis=1))]
+        if not any(not is_rate or held[other] <= held[at] for other in better):
             kept.append(at)
     return [options[at] for at in sorted(kept)]
 

@@ -1,22 +1,26 @@
 """The best mixture of routes under caps: bounded by its relaxation, put together from what fits.
 
 Long models are searched coarsely first. Where every route of the relaxation keeps to the caps, and
-all together to the budgets, it is the answer, and exact.
+all together to the budgets, it is the answer, and exact. Where there are few routes, all of them
+are looked at, and the answer is exact too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from edge_agent.planning.amounts import CLOSE, Caps
+from edge_agent.planning.amounts import Caps, amounts
 from edge_agent.planning.assembly import Assembly
 from edge_agent.planning.caps import Resident
 from edge_agent.planning.coarse import coarsen, kept_boundaries, refined
+from edge_agent.planning.every import every_route
 from edge_agent.planning.mixture import Column, Relaxation, Shares, Wish, seeds
 from edge_agent.planning.tables import Tables
+from edge_agent.planning.together import Things, Together, undominated
+from edge_agent.plans import Target
 
 _BLOCKS = 40
 """To how many blocks a long model is joined for a first search."""
@@ -24,6 +28,8 @@ _COARSE_EFFORT = 0.6
 """Share of the effort of the first search."""
 _RELAXED_EFFORT = 0.5
 """Share of the effort of the relaxation, where its routes do not keep to the caps."""
+_MOST_ROUTES = 3000
+"""Of so many routes all are looked at, where something binds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -39,28 +45,97 @@ class Mixed:
 
 
 def mix(
-    tables: Tables, wish: Wish, caps: Caps, effort: float, most_routes: int | None = None
+    tables: Tables,
+    wish: Wish,
+    caps: Caps,
+    effort: float,
+    most_routes: int | None = None,
+    *,
+    enough: float = 0.0,
 ) -> Mixed:
-    """The best mixture that is found with about that much effort."""
+    """The best mixture that is found with about that much effort; `enough`: a value of which
+    nothing better is needed."""
+    if wish.least_per_s or most_routes is not None or _binds(caps):
+        columns = every_column(tables, caps)
+        if columns is not None:
+            return among(tables, wish, caps, columns, effort, most_routes)
     relaxation = relaxed(tables, wish, caps, effort * _RELAXED_EFFORT)
     if not relaxation.is_settled and not _binds(caps):
         relaxation.improve(effort - relaxation.spent)
     shares = relaxation.shares()
-    if np.isinf(relaxation.value()):
+    if not shares:
         bound = np.inf if relaxation.is_settled else relaxation.bound
         return Mixed(shares=(), value=np.inf, bound=bound)
     is_few = most_routes is None or len(shares) <= most_routes
     if is_few and is_allowed(tables, caps, shares):
         return Mixed(shares=shares, value=relaxation.value(), bound=relaxation.bound)
+    blocks, coarse, columns = tuple(range(tables.places)), tables, relaxation.columns
+    if tables.places > _BLOCKS:
+        used = {start for column, _ in shares for start, _ in column.pieces}
+        blocks = kept_boundaries(tables, used, _BLOCKS)
+        coarse = coarsen(tables, blocks)
+        columns = _joined(blocks, columns)
     assembly = Assembly(
-        tables=tables, wish=wish, caps=caps, most_routes=most_routes, scale_s=relaxation.scale_s
-    )
-    assembly.build(relaxation, effort - relaxation.spent)
-    return Mixed(
-        shares=assembly.shares,
-        value=assembly.value,
+        tables=coarse,
+        whole=tables,
+        blocks=blocks,
+        wish=wish,
+        caps=caps,
+        most_routes=most_routes,
+        effort=effort - relaxation.spent,
+        enough=enough,
         bound=relaxation.bound,
     )
+    assembly.build(columns)
+    return Mixed(shares=assembly.fine, value=assembly.value, bound=assembly.bound)
+
+
+def _joined(blocks: Sequence[int], columns: Sequence[Column]) -> list[Column]:
+    """Those routes that change only between blocks, as routes of blocks."""
+    index = {start: block for block, start in enumerate(blocks)}
+    return [
+        replace(column, pieces=tuple((index[start], c) for start, c in column.pieces))
+        for column in columns
+        if all(start in index for start, _ in column.pieces)
+    ]
+
+
+def every_column(tables: Tables, caps: Caps) -> list[Column] | None:
+    """All routes that keep to the caps; None if there are too many."""
+    every = every_route(tables, _MOST_ROUTES)
+    if every is None:
+        return None
+    columns = [Column(pieces=pieces, amounts=amounts(tables, pieces)) for pieces in every]
+    return [column for column in columns if caps.allows(column.amounts)]
+
+
+def among(
+    tables: Tables,
+    wish: Wish,
+    caps: Caps,
+    columns: Sequence[Column],
+    effort: float,
+    most_routes: int | None,
+) -> Mixed:
+    """The best mixture of given routes, which keep to the caps one by one."""
+    if not columns:
+        return Mixed(shares=(), value=np.inf, bound=np.inf)
+    is_rate = wish.target is Target.THROUGHPUT
+    loads = np.array([column.amounts.loads for column in columns])
+    costs = np.array([wish.cost(column.amounts) for column in columns])
+    things = Things.of(tables, columns)
+    kept = undominated(loads, costs[:, None], things.uses)
+    found = Together(
+        loads=loads[kept],
+        costs=None if is_rate else costs[kept],
+        per_s=wish.least_per_s,
+        things=things.taken(kept),
+        budgets=caps.memory,
+        most_routes=most_routes,
+        effort=effort,
+    ).search()
+    chosen = [columns[i] for i in np.flatnonzero(kept)]
+    return Mixed(shares=found.of(chosen), value=found.value, bound=found.bound)
 
 
 def _binds(caps: Caps) -> bool:
@@ -75,7 +150,7 @@ def is_allowed(tables: Tables, caps: Caps, shares: Shares) -> bool:
     if not np.isfinite(caps.memory).any():
         return True
     together = Resident(tables, (column.pieces for column, _ in shares)).memory()
-    return bool((together <= caps.memory * (1.0 + CLOSE)).all())
+    return bool((together <= caps.memory).all())
 
 
 def relaxed(tables: Tables, wish: Wish, caps: Caps, effort: float) -> Relaxation:
@@ -99,13 +174,11 @@ def relaxed(tables: Tables, wish: Wish, caps: Caps, effort: float) -> Relaxation
 
 def _started(tables: Tables, wish: Wish, caps: Caps, found: Sequence[Column]) -> Relaxation:
     busiest = [float(column.amounts.loads.max(initial=0.0)) for column in found]
-    costs = [wish.cost(column.amounts) for column in found]
     relaxation = Relaxation(
         tables=tables,
         wish=wish,
         caps=caps,
         scale_s=min((b for b in busiest if b > 0.0), default=1.0),
-        cost_scale=min((c for c in costs if c > 0.0), default=1.0),
     )
     relaxation.add(found)
     return relaxation

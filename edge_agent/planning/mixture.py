@@ -24,6 +24,8 @@ from edge_agent.plans import Target
 
 _SMOOTHED = (0.0, 0.4, 0.7, 0.9)
 """How much of the prices of the best bound is in those that are tried."""
+_PENALTY = 1e6
+"""For what is not served, in units of the cost of a good mixture."""
 
 
 def sweep_effort(tables: Tables, batch: int) -> float:
@@ -54,13 +56,11 @@ class Wish:
     def cost(self, found: Amounts) -> float:
         """What is to be made small per request, where the target is not the throughput."""
         match self.target:
-            case Target.LATENCY:
-                return found.seconds
             case Target.ENERGY:
                 return found.joules
             case Target.BYTES:
                 return found.size_bytes
-            case Target.THROUGHPUT | Target.MEMORY:
+            case Target.THROUGHPUT | Target.LATENCY | Target.MEMORY:
                 return 0.0
 
 
@@ -69,17 +69,19 @@ class Relaxation:
     """The linear programme in which caps hold for the mean of the routes: it bounds every mixture.
 
     The rows are the resources, then the caps that are finite, then, for a wish at a rate, that all
-    of the traffic is served.
+    of the traffic is served. At a rate, as much as can be is served first, whatever it costs; from
+    when all of it is, that stays so.
     """
 
     tables: Tables
     wish: Wish
     caps: Caps
     scale_s: float
-    """Loads are counted in this many seconds."""
+    """Loads are counted in this many seconds; at a rate, in what it leaves for each request."""
     columns: list[Column] = field(default_factory=list)
     bound: float = 0.0
-    """Of the throughput: no mixture needs fewer seconds per request; else no mixture costs less."""
+    """Of the throughput: no mixture needs fewer seconds per request; else no mixture costs less.
+    Infinity where no mixture reaches the rate."""
     spent: float = 0.0
     is_settled: bool = False
     """Whether no route is missing: the programme is solved to its optimum."""
@@ -88,9 +90,13 @@ class Relaxation:
     _best_prices: Floats | None = None
     cost_scale: float = 1.0
     """Costs are counted in this, where the target is not the throughput."""
-    _served: float = 1e3
+    idle: list[Column] = field(default_factory=list)
+    """Routes that keep no resource busy: there is no limit to their rate."""
+    _is_served: bool = False
 
     def __post_init__(self) -> None:
+        if not self.is_rate:
+            self.scale_s = 1.0 / self.wish.least_per_s
         self._packing = Packing(self._limits())
 
     @property
@@ -112,17 +118,14 @@ class Relaxation:
         return found
 
     def _limits(self) -> Floats:
-        room = 1.0
-        if not self.is_rate:
-            room = np.inf
-            if self.wish.least_per_s:
-                room = 1.0 / (self.wish.least_per_s * self.scale_s)
-        resources = np.full(len(self.tables.resources), min(room, 1e9))
+        # As much as sums of floats may leave of the rate.
+        room = 1.0 if self.is_rate else 1.0 + 0.5 * CLOSE
+        resources = np.full(len(self.tables.resources), room)
         served = [] if self.is_rate else [1.0]
         return np.concatenate([resources, np.zeros(len(self._finite())), served])
 
     def _row_values(self, found: Amounts) -> Floats:
-        means = [(_amount(found, name) - cap) / max(cap, 1e-12) for name, cap in self._finite()]
+        means = [(_amount(found, name) - cap) / _unit(cap) for name, cap in self._finite()]
         served = [] if self.is_rate else [1.0]
         return np.concatenate([found.loads / self.scale_s, means, served])
 
@@ -130,8 +133,12 @@ class Relaxation:
         """Add those routes that are not there yet; how many."""
         fresh: list[Column] = []
         for column in columns:
-            if column.pieces not in self._seen:
-                self._seen.add(column.pieces)
+            if column.pieces in self._seen:
+                continue
+            self._seen.add(column.pieces)
+            if self.is_rate and not column.amounts.loads.any():
+                self.idle.append(column)
+            else:
                 fresh.append(column)
         if fresh:
             rows = np.array([self._row_values(column.amounts) for column in fresh]).T
@@ -140,15 +147,16 @@ class Relaxation:
         return len(fresh)
 
     def _profit(self, found: Amounts) -> float:
-        if self.is_rate:
-            return 1.0
-        return self._served - self.wish.cost(found) / self.cost_scale
+        return -self.wish.cost(found) / self.cost_scale if self._is_served else 1.0
 
     def improve(self, effort: float) -> None:
         """Generate columns until nothing is missing or the effort is spent."""
         stop = self.spent + effort
         while not self.is_settled and self.spent < stop:
-            self.spent += 50.0 * self._packing.solve()
+            if self.idle:
+                self.is_settled, self.bound = True, 0.0
+                return
+            self.solve()
             prices = self._packing.duals
             if not prices.any():
                 return
@@ -157,16 +165,22 @@ class Relaxation:
                 tried = [(1 - a) * prices + a * self._best_prices for a in _SMOOTHED]
             added = self._price(np.array(tried))
             self.is_settled = not added or self._is_closed()
-            if self.is_settled and not self.is_rate:
-                self.is_settled = not self._can_serve_more()
+            if self.is_settled and not self.is_rate and not self._is_served:
+                self.bound = np.inf
 
-    def _can_serve_more(self) -> bool:
-        """Whether serving all of the traffic was not worth enough; it is worth more from now on."""
-        if self._packing.solution.sum() >= 1.0 - 1e-7 or self._served >= _MOST_SERVED:
-            return False
-        self._served *= 1e3
-        self._packing.reprice(np.array([self._profit(c.amounts) for c in self.columns]))
-        return True
+    def solve(self) -> None:
+        """Solve the programme over the routes that there are."""
+        self.spent += 50.0 * self._packing.solve()
+        if self.is_rate or self._is_served or self._packing.value < 1.0 - 1e-10:
+            return
+        self._is_served = True
+        self._best_prices = None
+        solution = self._packing.solution
+        costs = np.array([self.wish.cost(column.amounts) for column in self.columns])
+        self.cost_scale = float(solution @ costs) or 1.0
+        self._packing.reprice(-costs / self.cost_scale)
+        self._packing.use_up(len(self._packing.limits) - 1, _PENALTY)
+        self.spent += 50.0 * self._packing.solve()
 
     def _is_closed(self) -> bool:
         value = self.value()
@@ -174,19 +188,14 @@ class Relaxation:
 
     def value(self) -> float:
         """What the programme reaches: seconds per request, or the cost."""
-        reached = self._packing.value
         if self.is_rate:
+            if self.idle:
+                return 0.0
+            reached = self._packing.value
             return self.scale_s / reached if reached > 0.0 else np.inf
-        served = float(self._packing.solution.sum())
-        if served < 1.0 - 1e-7:
+        if not self._is_served:
             return np.inf
-        return (self._served * served - reached) * self.cost_scale
-
-    def solve(self) -> None:
-        """Solve the programme over the routes that there are."""
-        self.spent += 50.0 * self._packing.solve()
-        while not self.is_rate and self._can_serve_more():
-            self.spent += 50.0 * self._packing.solve()
+        return float(sum(share * self.wish.cost(column.amounts) for column, share in self.shares()))
 
     def gain(self, column: Column) -> float:
         """How much more a route is worth than it costs, at the prices in force."""
@@ -199,6 +208,8 @@ class Relaxation:
 
     def shares(self) -> Shares:
         """The routes of the solution."""
+        if self.idle:
+            return ((self.idle[0], 1.0),)
         solution = self._packing.solution
         total = float(solution.sum())
         if total <= 0.0:
@@ -238,25 +249,25 @@ class Relaxation:
         single["size_bytes"] = weights.size_bytes
         memory = weights.memory
         for row, (name, cap) in enumerate(self._finite(), count):
-            per_unit = prices[:, row] / max(cap, 1e-12)
+            per_unit = prices[:, row] / _unit(cap)
             if name in single:
                 single[name] = single[name] + per_unit
             else:
                 memory[:, int(name)] += per_unit
-        own = {
-            Target.LATENCY: "seconds",
-            Target.ENERGY: "joules",
-            Target.BYTES: "size_bytes",
-        }.get(self.wish.target)
-        if own is not None:
+        own = "joules" if self.wish.target is Target.ENERGY else "size_bytes"
+        if self._is_served:
             single[own] = single[own] + 1.0 / self.cost_scale
         return replace(weights, **single, loads=prices[:, :count] / self.scale_s)
+
+    def learn(self, total: float) -> None:
+        """No route is cheaper than that at the prices in force: what that says of the bound."""
+        self._take_bound(self._packing.duals, total)
 
     def _take_bound(self, prices: Floats, total: float) -> None:
         caps = self._finite()
         count = len(self.tables.resources)
         known = sum(
-            float(price) * cap / max(cap, 1e-12)
+            float(price) * cap / _unit(cap)
             for price, (_, cap) in zip(prices[count : count + len(caps)], caps, strict=True)
         )
         if self.is_rate:
@@ -265,12 +276,16 @@ class Relaxation:
         else:
             room = float(prices[:count] @ self._packing.limits[:count])
             bound = (total - known - room) * self.cost_scale
+            if not self._is_served:
+                # A solution would be worth less than its routes cost at these prices.
+                bound = np.inf if total - known > room * (1.0 + 1e-6) else 0.0
         if bound > self.bound:
             self.bound, self._best_prices = bound, prices
 
 
-_MOST_SERVED = 1e9
-"""Most that serving a request is worth, in units of the cost of a good route."""
+def _unit(cap: float) -> float:
+    """What a mean is counted in."""
+    return cap if cap > 0.0 else 1.0
 
 
 def _amount(found: Amounts, name: str) -> float:

@@ -16,6 +16,7 @@ from edge_agent.planning.tables import Floats, Ints
 
 _TINY = 1e-11
 _IMPROVES = 1e-10
+_NOISE = 1e-15
 _REFRESH = 40
 """The inverse is computed anew after so many pivots: errors add up."""
 _PATIENCE = 20
@@ -31,34 +32,56 @@ class Packing:
         m = len(limits)
         self.limits = limits.astype(np.float64)
         self.amounts: Floats = np.eye(m)
-        """(m, m + columns): the first are the slacks of the rows."""
+        """(m, m + columns): the first are the slacks of the rows. Of each column the greatest is
+        1, because a pivot loses what is too many times smaller than another one."""
+        self._scales: Floats = np.zeros(0)
+        """(columns,): what each was divided by."""
         self.profits: Floats = np.zeros(m)
         self._basis: Ints = np.arange(m)
         self._inverse: Floats = np.eye(m)
         self._basic: Floats = self.limits.copy()
         self._since_refresh = 0
+        self._used_up = np.zeros(m, bool)
 
     def add(self, amounts: Floats, profits: Floats) -> None:
         """Add columns: amounts (m, k), profits (k,)."""
-        self.amounts = np.concatenate([self.amounts, amounts], axis=1)
-        self.profits = np.concatenate([self.profits, profits])
+        greatest = np.abs(amounts).max(axis=0, initial=0.0)
+        scales = np.where(greatest > 0.0, greatest, 1.0)
+        self._scales = np.concatenate([self._scales, scales])
+        self.amounts = np.concatenate([self.amounts, amounts / scales], axis=1)
+        self.profits = np.concatenate([self.profits, profits / scales])
 
     def reprice(self, profits: Floats) -> None:
         """Give the columns other profits, (columns,)."""
-        self.profits = np.concatenate([np.zeros(len(self.limits)), profits])
+        self.profits = np.concatenate([self.profits[: len(self.limits)], profits / self._scales])
+
+    def use_up(self, row: int, penalty: float) -> None:
+        """From now on a limit that the solution uses up is to be used up, whatever that costs.
+
+        `penalty`: more than a unit of the limit can cost, for the case that its slack is still in
+        the basis.
+        """
+        self._used_up[row] = True
+        self.profits[row] = -penalty
+
+    def let_go(self, row: int) -> None:
+        """The limit need not be used up any more."""
+        self._used_up[row] = False
+        self.profits[row] = 0.0
 
     @property
     def duals(self) -> Floats:
-        """(m,): what one unit more of each limit would bring."""
+        """(m,): what one unit more of each limit would bring; less than 0 only where a limit is to
+        be used up."""
         prices: Floats = self.profits[self._basis] @ self._inverse
-        return np.maximum(prices, 0.0)
+        return np.where(self._used_up, prices, np.maximum(prices, 0.0))
 
     @property
     def solution(self) -> Floats:
         """(columns,): how much of each column, in the order in which they were added."""
         x = np.zeros(self.amounts.shape[1])
         x[self._basis] = np.maximum(self._basic, 0.0)
-        return x[len(self.limits) :]
+        return x[len(self.limits) :] / self._scales
 
     @property
     def value(self) -> float:
@@ -72,11 +95,18 @@ class Packing:
             ValueError: the profit has no limit.
         """
         stalled = 0
-        scale = max(float(np.abs(self.profits).max(initial=0.0)), _TINY)
+        m = len(self.limits)
+        sizes = np.concatenate([np.ones(m), self._scales])
+        own = np.abs(self.profits[m:] * self._scales)
+        scale = max(float(own.max(initial=0.0)), _TINY)
         for pivot in range(most_pivots):
             prices = self.profits[self._basis] @ self._inverse
             gains = self.profits - prices @ self.amounts
             gains[self._basis] = 0.0
+            gains[:m][self._used_up] = 0.0
+            # A column that can be used little may be all that gives a limit its price.
+            is_noise = gains <= _NOISE * float(np.abs(prices).max(initial=0.0))
+            gains = np.where(is_noise, 0.0, gains * sizes)
             better = gains > _IMPROVES * scale
             if not better.any():
                 return pivot

@@ -17,8 +17,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from edge_agent.distributions import Distribution, Infeasible, Route
-from edge_agent.planning.amounts import CLOSE, Amounts, Bottleneck, Caps, amounts, memory_columns
+from edge_agent.planning.amounts import (
+    CLOSE,
+    Aim,
+    Amounts,
+    Bottleneck,
+    Caps,
+    amounts,
+    memory_columns,
+)
 from edge_agent.planning.branches import with_forks
+from edge_agent.planning.greatest import least_greatest
 from edge_agent.planning.labels import best_route
 from edge_agent.planning.metrics import evaluate
 from edge_agent.planning.missing import why_infeasible
@@ -31,8 +40,6 @@ from edge_agent.problems import Problem
 
 EFFORT = 2_000_000.0
 """About two seconds of a desktop processor, for the searches that may take any time."""
-_HALVINGS = 12
-"""Steps of a search for the least cap under which a rate can be had."""
 
 
 def plan(problem: Problem, target: Target, effort: float = EFFORT) -> Distribution | Infeasible:
@@ -148,7 +155,7 @@ class _Search:
         if self.problem.most_routes == 1:
             found = self._bottleneck(Bottleneck.LOADS, self.caps)
         else:
-            found = self._mixed(mix(self.tables, Wish(target=self.target), self.caps, self.effort))
+            found = self._mixed(self._mix(Wish(target=self.target)))
         if not isinstance(found, _Found) or not self.rate:
             return found
         if self._serves(found.routes):
@@ -168,19 +175,38 @@ class _Search:
         )
         return _Found(routes=tuple(routes), bound=mixed.bound)
 
-    def _at_rate(self, least: float) -> _Outcome:
-        """A mixture that reaches the rate at the least cost; `least` is a bound without it."""
-        wish = Wish(target=self.target, least_per_s=self.rate)
-        found = self._mixed(mix(self.tables, wish, self.caps, self.effort))
-        return replace(found, bound=max(found.bound, least)) if isinstance(found, _Found) else found
+    def _mix(self, wish: Wish) -> Mixed:
+        most_routes = self.problem.most_routes
+        if wish.target in (Target.LATENCY, Target.MEMORY):
+            return least_greatest(self.tables, wish, self.caps, self.effort, most_routes)
+        return mix(self.tables, wish, self.caps, self.effort, most_routes)
 
-    def _at_rate_under(self, caps: Caps) -> _Found | None:
-        """A mixture that reaches the rate under these caps, if one is found."""
-        wish = Wish(target=Target.THROUGHPUT)
-        found = self._mixed(mix(self.tables, wish, caps, self.effort / _HALVINGS))
-        if isinstance(found, _Found) and self._serves(found.routes):
+    def _at_rate(self, aim: Aim, least: float) -> _Outcome:
+        """What reaches the rate at the least cost; `least` is a bound without it."""
+        if self.problem.most_routes == 1:
+            return self._one_at_rate(aim)
+        mixed = self._mix(Wish(target=self.target, least_per_s=self.rate))
+        found = self._mixed(mixed)
+        if isinstance(found, _Nothing) and found.is_certain:
             return found
-        return None
+        least = max(mixed.bound, least)
+        if mixed.value > least * (1.0 + CLOSE):
+            alone = self._one_at_rate(aim)
+            if isinstance(alone, _Found) and self._value(alone) < mixed.value:
+                found = alone
+        return replace(found, bound=least) if isinstance(found, _Found) else found
+
+    def _one_at_rate(self, aim: Aim) -> _Outcome:
+        """The cheapest route that reaches the rate alone."""
+        loads = np.full(len(self.tables.resources), 1.0 / self.rate)
+        caps = replace(self.caps, loads=loads)
+        found = best_route(self.tables, aim, caps, effort=self.effort)
+        if found.pieces is None:
+            return _Nothing(is_certain=bool(np.isinf(found.bound)))
+        return _Found(routes=(as_route(self.tables, found.pieces),), bound=found.bound)
+
+    def _value(self, found: _Found) -> float:
+        return evaluate(self.problem, found.routes).cost(self.target)
 
     # One route
 
@@ -218,7 +244,7 @@ class _Search:
         found = _Found(routes=(as_route(self.tables, pieces),), bound=least)
         if not self.rate or self._serves(found.routes):
             return found
-        return self._at_rate(least)
+        return self._at_rate(weights, least)
 
     def _tied(self, weights: Weights, pieces: Pieces) -> Pieces:
         """The quickest of the routes that cost as little."""
@@ -243,37 +269,7 @@ class _Search:
         found = _Found(routes=(as_route(self.tables, pieces),), bound=least)
         if not self.rate or self._serves(found.routes):
             return found
-        return self._quickest_at_rate(weights, least)
-
-    def _quickest_at_rate(self, weights: Weights, least: float) -> _Outcome:
-        """Routes that reach the rate, of which the slowest is as quick as can be."""
-        alone, _ = self._alone(weights, self._with_rate())
-        best = None if alone is None else _Found(routes=(as_route(self.tables, alone),), bound=0.0)
-        mixed = self._at_rate(least)
-        if isinstance(mixed, _Nothing):
-            return mixed if best is None else replace(best, bound=least)
-        least = mixed.bound
-        best = self._quicker(best, mixed)
-        low, high = least, self._latency(best)
-        for _ in range(_HALVINGS):
-            if high <= low * (1.0 + 1e-4):
-                break
-            middle = 0.5 * (low + high)
-            found = self._at_rate_under(replace(self.caps, seconds=middle))
-            if found is None:
-                low = middle
-                continue
-            best = self._quicker(best, found)
-            high = self._latency(best)
-        return replace(best, bound=least)
-
-    def _latency(self, found: _Found) -> float:
-        return evaluate(self.problem, found.routes).latency_s
-
-    def _quicker(self, first: _Found | None, second: _Found) -> _Found:
-        if first is None or self._latency(second) < self._latency(first):
-            return second
-        return first
+        return self._at_rate(weights, least)
 
     def _bottleneck(self, aim: Bottleneck, caps: Caps) -> _Outcome:
         found = best_route(self.tables, aim, caps, effort=self.effort)
@@ -289,7 +285,7 @@ class _Search:
             return found
         least = found.bound
         if self.rate and not self._serves(found.routes):
-            return self._least_memory_at_rate(least)
+            return self._at_rate(Bottleneck.MEMORY, least)
         needed = evaluate(self.problem, found.routes).peak_memory_bytes
         none = Weights.none(self.tables)
         weights = replace(none, seconds=none.seconds + 1.0)
@@ -300,23 +296,6 @@ class _Search:
 
     def _at_most(self, size_bytes: float) -> Floats:
         return np.minimum(self.caps.memory, size_bytes)
-
-    def _least_memory_at_rate(self, least: float) -> _Outcome:
-        best = self._at_rate_under(self.caps)
-        if best is None:
-            return _Nothing(is_certain=False)
-        low, high = least, evaluate(self.problem, best.routes).peak_memory_bytes
-        for _ in range(_HALVINGS):
-            if high <= low * (1.0 + 1e-3):
-                break
-            middle = 0.5 * (low + high)
-            found = self._at_rate_under(replace(self.caps, memory=self._at_most(middle)))
-            if found is None:
-                low = middle
-            else:
-                best = found
-                high = evaluate(self.problem, best.routes).peak_memory_bytes
-        return replace(best, bound=least)
 
 
 def _cost(weights: Weights, found: Amounts) -> float:

@@ -16,7 +16,7 @@ from itertools import pairwise
 import numpy as np
 
 from edge_agent.distributions import PlacedSubgraph, Route, Step
-from edge_agent.planning.tables import Floats, Sends, Tables
+from edge_agent.planning.tables import Floats, Ints, Sends, Tables
 from edge_agent.subgraphs import SegmentRange
 
 Pieces = tuple[tuple[int, int], ...]
@@ -153,9 +153,18 @@ class Paths:
     """(n + 1, b, d): cheapest rest, with a subgraph or fork of d ended before p."""
     totals: Floats = field(init=False)
     """(b,): cost of the cheapest route; infinity where there is none."""
+    _choices_of: list[slice] = field(init=False)
+    """Choices of each device."""
+    _mates: dict[int, tuple[int, slice]] = field(init=False)
+    """Of each choice in a group its place among `Tables.grouped`, and that of its group."""
 
     def __post_init__(self) -> None:
         self.totals = (self.costs.first + self.heads[0]).min(axis=1)
+        tables = self.tables
+        self._choices_of = _slices(tables.first_of, len(tables.choices))
+        groups = _slices(tables.group_starts, len(tables.grouped))
+        numbers = enumerate(zip(tables.grouped.tolist(), tables.group_of.tolist(), strict=True))
+        self._mates = {c: (own, groups[group]) for own, (c, group) in numbers}
 
     def pieces(self, b: int = 0) -> Pieces:
         """The cheapest route for weighting `b`. Ties: go on rather than begin another, then the
@@ -190,9 +199,7 @@ class Paths:
         return len(is_on) if is_on[first] else first
 
     def _entered(self, b: int, place: int, device: int) -> Floats:
-        first = int(self.tables.first_of[device])
-        stop = first + int((self.tables.device_of == device).sum())
-        inside = slice(first, stop)
+        inside = self._choices_of[device]
         rest: Floats = self.costs.segment[place, b, inside] + self.tails[place + 1, b, inside]
         return self.costs.begin[place, b, inside] + rest
 
@@ -203,15 +210,13 @@ class Paths:
 
     def _mate(self, b: int, place: int, c: int) -> int | None:
         """Which choice of its group goes on, if that is better than to leave the group."""
+        known = self._mates.get(c)
+        if known is None:
+            return None
+        own, inside = known
         device = int(self.tables.device_of[c])
         out = self.costs.leave[place, b, c] + self.exits[place, b, device]
-        grouped = self.tables.grouped
-        (places,) = np.nonzero(grouped == c)
-        if not len(places):
-            return None
-        own = int(places[0])
-        (inside,) = np.nonzero(self.tables.group_of == self.tables.group_of[own])
-        mates = grouped[inside]
+        mates = self.tables.grouped[inside]
         entered = self.costs.inner_begin[place, b, inside] + (
             self.costs.segment[place, b, mates] + self.tails[place + 1, b, mates]
         )
@@ -222,6 +227,10 @@ class Paths:
     def route(self, b: int = 0) -> Route:
         """The cheapest route for weighting `b`."""
         return as_route(self.tables, self.pieces(b))
+
+
+def _slices(starts: Ints, stop: int) -> list[slice]:
+    return [slice(*ends) for ends in pairwise((*starts.tolist(), stop))]
 
 
 def as_route(tables: Tables, pieces: Sequence[tuple[int, int]]) -> Route:
