@@ -1,40 +1,38 @@
 """Mixtures whose routes must fit into the memories together, and each keep to caps.
 
 Which weights are where is a yes or no, so that the best mixture is hard to find (it holds a
-knapsack problem). It is decided step by step: what most of the traffic of the relaxation needs is
-to be there, and then needs no room again; what no longer fits is not. Each relaxation on the way
-brings routes, and `together` says which of all the routes so far are best deployed. Then parts of
-what was decided are taken back and decided again, as long as there is effort (large neighbourhood
-search: Shaw, Using constraint programming and local search methods to solve vehicle routing
-problems, CP 1998).
+knapsack problem). Routes are deployed one by one: of those that the relaxation sends most through,
+and that still fit, the first; then what it needs is there, and needs no room again, and the
+relaxation is solved anew, with new routes (diving in column generation: Sadykov and others, Primal
+heuristics for branch and price, INFORMS Journal on Computing 31, 2019). From the best mixture some
+routes are taken away and others deployed in their place, as long as there is effort; now and then
+`together` says which of all the routes so far are best deployed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 
 import numpy as np
 
 from edge_agent.planning.amounts import CLOSE, Caps, amounts
-from edge_agent.planning.coarse import refined
+from edge_agent.planning.caps import Resident
+from edge_agent.planning.known import Flags, Known
 from edge_agent.planning.labels import best_route
 from edge_agent.planning.mixture import Column, Relaxation, Shares, Wish
-from edge_agent.planning.served import Flags
 from edge_agent.planning.shortest import Pieces
-from edge_agent.planning.tables import Floats, Ints, Tables
-from edge_agent.planning.together import Things, Together, undominated
+from edge_agent.planning.tables import Floats, Tables
+from edge_agent.planning.together import Chosen, together
 
-_DIVE_EFFORT = 0.12
-"""Share of the effort for deciding everything once."""
-_STEP_EFFORT = 0.02
+_STEP_EFFORT = 0.01
+"""Share of the effort for the relaxation before one more route is deployed."""
 _LEGAL_EFFORT = 0.3
 """Share of the effort for the relaxation over routes that keep to the caps one by one."""
-_TOGETHER_EFFORT = 0.05
-_SURE = 0.95
-"""What so much of the traffic needs is to be there."""
-_MOST_COLUMNS = 240
-"""So many routes are looked at together."""
+_TOGETHER_EFFORT = 0.1
+_MOST_DEPLOYED = 40
+_SEED_EFFORT = 15.0
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -42,72 +40,61 @@ class Assembly:
     """The best mixture that fits, of those that were put together so far."""
 
     tables: Tables
-    """Those that are searched, with a few boundaries only where there are many."""
-    whole: Tables
-    blocks: Sequence[int]
-    """First segments of what `tables` has as segments."""
+    """Those that are searched: `known` holds routes of them."""
+    known: Known
     wish: Wish
     caps: Caps
     most_routes: int | None
     effort: float
     enough: float = 0.0
     """Of a value that good nothing better is needed."""
-    shares: Shares = ()
+    best: Shares = ()
     value: float = np.inf
     """Seconds per request, or the cost of one."""
     bound: float = 0.0
     spent: float = 0.0
-    _known: dict[Pieces, Column] = field(default_factory=dict)
-    """Routes of any relaxation."""
-    _sizes: Floats = field(init=False)
-    """(n, forms): bytes of weights."""
-    _pool_of: Ints = field(init=False)
-    """(forms,)"""
-
-    def __post_init__(self) -> None:
-        tables = self.tables
-        forms = int(tables.form_of.max()) + 1
-        self._sizes = np.zeros((tables.places, forms))
-        self._pool_of = np.zeros(forms, np.int64)
-        self._sizes[:, tables.form_of] = tables.weights
-        self._pool_of[tables.form_of] = tables.pool_of
+    _tried: set[frozenset[int]] = field(default_factory=set)
 
     def build(self, columns: Sequence[Column]) -> None:
         """Put mixtures together, from these routes and new ones."""
-        self._meet(columns)
-        if self._has_singles:
+        self.known.meet(columns)
+        caps = self.caps
+        if np.isfinite([caps.seconds, caps.joules, caps.size_bytes]).any():
             self._legal()
-        self._together()
-        if self.most_routes is None and not np.isfinite(self.caps.memory).any():
+        if not np.isfinite(caps.memory).any() and self.most_routes is None:
+            self._together(self._allowed())
             return
-        nothing = np.zeros_like(self._sizes, dtype=bool)
-        self._decide(nothing)
-        for kept in self._neighbours():
-            if self._is_done():
-                return
-            self._decide(kept)
+        self._dive((), ())
+        self._together(self._allowed())
+        while not self._is_done():
+            before = self.value
+            for kept, left_out in self._neighbours():
+                self._dive(kept, left_out)
+                if self.value < before or self._is_done():
+                    break
+            else:
+                if not self._together(self._allowed()):
+                    return
 
     def _is_done(self) -> bool:
         is_best = self.value <= max(self.bound * (1.0 + CLOSE), self.enough)
         return is_best or self.spent >= self.effort
 
-    @property
-    def _has_singles(self) -> bool:
-        caps = self.caps
-        return bool(np.isfinite([caps.seconds, caps.joules, caps.size_bytes]).any())
-
-    def _meet(self, columns: Sequence[Column]) -> None:
-        for column in columns:
-            self._known.setdefault(column.pieces, column)
+    def _allowed(self) -> Flags:
+        """(known,): whether each keeps to the caps alone."""
+        return np.array([self.caps.allows(c.amounts) for c in self.known.columns], bool)
 
     # Routes that keep to the caps one by one
 
     def _legal(self) -> None:
         """The relaxation over routes that keep to the caps, each found under all of them."""
         programme = self._programme(self.tables, Caps.none(self.tables))
-        programme.add([c for c in self._known.values() if self.caps.allows(c.amounts)])
+        programme.add([c for c in self.known.columns if self.caps.allows(c.amounts)])
         stop = self.spent + self.effort * _LEGAL_EFFORT
         while self.spent < stop:
+            if programme.idle:
+                programme.bound = 0.0
+                break
             programme.solve()
             weights = programme.weights_now()
             found = best_route(self.tables, weights, self.caps, effort=stop - self.spent)
@@ -116,11 +103,8 @@ class Assembly:
             if found.pieces is None:
                 break
             column = self._column(found.pieces)
-            self._meet([column])
+            self.known.meet([column])
             if programme.gain(column) <= CLOSE or not programme.add([column]):
-                break
-            if programme.idle:
-                programme.bound = 0.0
                 break
         self.bound = max(self.bound, programme.bound)
 
@@ -128,8 +112,7 @@ class Assembly:
         return Column(pieces=pieces, amounts=amounts(self.tables, pieces))
 
     def _programme(self, tables: Tables, caps: Caps) -> Relaxation:
-        known = self._known.values()
-        busiest = [float(column.amounts.loads.max(initial=0.0)) for column in known]
+        busiest = [float(c.amounts.loads.max(initial=0.0)) for c in self.known.columns]
         return Relaxation(
             tables=tables,
             wish=self.wish,
@@ -137,133 +120,112 @@ class Assembly:
             scale_s=min((b for b in busiest if b > 0.0), default=1.0),
         )
 
-    # What is where
+    # One route after the other
 
-    def _decide(self, there: Flags) -> None:
-        """Decide about all weights, `there` being those that are in memory."""
-        stop = self.spent + self.effort * _DIVE_EFFORT
-        banned = np.zeros_like(there)
-        while self.spent < stop:
-            left = self.caps.memory - self._bytes(there)
-            if (left < 0.0).any():
-                return
-            banned |= ~there & (self._sizes > left[self._pool_of])
-            programme = self._relaxed(there, banned, left)
-            if programme.bound >= self.value * (1.0 - CLOSE) or not np.isfinite(programme.value()):
+    def _dive(self, kept: Collection[int], left_out: Collection[int]) -> None:
+        """Deploy known routes, then what the relaxation would send most through, but for some."""
+        chosen = list(kept)
+        for _ in range(_MOST_DEPLOYED):
+            resident = Resident(self.tables, (self.known.columns[i].pieces for i in chosen))
+            things = self.known.things
+            there = things.uses[chosen].any(axis=0)
+            left = self.caps.memory - there @ things.bytes
+            programme = self._relaxed(resident.rest() if chosen else self.tables, there, left)
+            if programme.bound >= self.value * (1.0 - CLOSE):
                 break
-            needed = np.zeros_like(self._sizes)
-            for column, share in programme.shares():
-                needed += share * self._uses(column.pieces)
-            needed = np.where(there | (self._sizes == 0.0), 0.0, needed)
-            if needed.max(initial=0.0) <= CLOSE:
+            things = self.known.things
+            there = things.uses[chosen].any(axis=0)
+            more = (things.uses & ~there) @ things.bytes
+            fits = (more <= left).all(axis=1)
+            found = self._next(programme, fits, {*chosen, *left_out})
+            if found is None:
+                found = self._missed(programme, resident, left, chosen)
+            if found is None:
                 break
-            there = there | self._surely(needed, left)
-        self._together()
-
-    def _surely(self, needed: Floats, left: Floats) -> Flags:
-        """What most of the traffic needs, as far as it fits; at least one."""
-        left = left.copy()
-        found = np.zeros_like(needed, dtype=bool)
-        limit = min(_SURE, float(needed.max()))
-        for at in np.argsort(-needed, axis=None, kind="stable").tolist():
-            place, form = divmod(at, needed.shape[1])
-            if needed[place, form] < limit:
+            chosen.append(found)
+            if self.spent >= self.effort or len(chosen) == self.most_routes:
                 break
-            pool = self._pool_of[form]
-            if self._sizes[place, form] <= left[pool]:
-                left[pool] -= self._sizes[place, form]
-                found[place, form] = True
-        return found
+        self._finish(chosen)
 
-    def _bytes(self, there: Flags) -> Floats:
-        by_form = np.where(there, self._sizes, 0.0).sum(axis=0)
-        return np.bincount(self._pool_of, by_form, minlength=len(self.caps.memory))
+    def _next(self, programme: Relaxation, fits: Flags, passed: Collection[int]) -> int | None:
+        for column, _ in programme.shares():
+            at = self.known.index(column.pieces)
+            assert at is not None, "all routes of the relaxation are known"
+            if at not in passed and fits[at] and self.caps.allows(self.known.columns[at].amounts):
+                return at
+        return None
 
-    def _uses(self, pieces: Pieces) -> Flags:
-        """(n, forms): the weights that a route needs, but for those of forks."""
-        tables = self.tables
-        found = np.zeros_like(self._sizes, dtype=bool)
-        stops = [start for start, _ in pieces[1:]] + [tables.places]
-        for (start, c), stop in zip(pieces, stops, strict=True):
-            found[start:stop, tables.form_of[c]] = True
-        return found
+    def _missed(
+        self, programme: Relaxation, resident: Resident, left: Floats, chosen: Collection[int]
+    ) -> int | None:
+        """The route that gains most of all that still fit."""
+        caps = replace(self.caps, memory=np.maximum(left, 0.0))
+        effort = self.effort * _STEP_EFFORT
+        found = best_route(resident.rest(), programme.weights_now(), caps, effort=effort)
+        self.spent += found.spent
+        if found.pieces is None:
+            return None
+        self.known.meet([self._column(found.pieces)])
+        at = self.known.index(found.pieces)
+        return None if at in chosen else at
 
-    def _relaxed(self, there: Flags, banned: Flags, left: Floats) -> Relaxation:
-        """The relaxation where that is decided; the routes that it finds are known from then."""
-        tables, forms = self.tables, self.tables.form_of
-        rest = replace(
-            tables,
-            weights=np.where(there[:, forms], 0.0, tables.weights),
-            refusal=np.where(banned[:, forms], np.inf, tables.refusal),
-        )
+    def _relaxed(self, rest: Tables, there: Flags, left: Floats) -> Relaxation:
+        """The relaxation where that is deployed; the routes that it finds are known from then."""
+        things = self.known.things
+        more = (things.uses & ~there) @ things.bytes
         programme = self._programme(rest, replace(self.caps, memory=left))
-        seeds = []
-        for column in self._known.values():
-            uses = self._uses(column.pieces)
-            if not (uses & banned).any():
-                memory = column.amounts.memory - self._bytes(uses & there)
-                seeds.append(replace(column, amounts=replace(column.amounts, memory=memory)))
-        programme.add(seeds)
+        programme.add(self.known.columns, more)
         programme.improve(self.effort * _STEP_EFFORT)
-        self.spent += programme.spent
-        fresh = [c.pieces for c in programme.columns if c.pieces not in self._known]
-        self._meet([self._column(pieces) for pieces in fresh])
+        self.spent += programme.spent + _SEED_EFFORT * len(more)
+        found = programme.columns + programme.idle
+        fresh = [c.pieces for c in found if self.known.index(c.pieces) is None]
+        self.known.meet([self._column(pieces) for pieces in fresh])
         return programme
 
-    def _neighbours(self) -> Iterator[Flags]:
-        """What stays decided of the best so far: all but some memories, or some segments."""
-        pools, n = len(self.caps.memory), self.tables.places
-        size = max(2, n // 3)
-        turn = 0
-        while True:
-            there = np.zeros_like(self._sizes, dtype=bool)
-            for column, _ in self.shares:
-                there |= self._uses(column.pieces)
-            there &= self._sizes > 0.0
-            step, kind = divmod(turn, 2)
-            if kind == 0:
-                first, second = step % pools, (step + 1 + step // pools) % pools
-                is_free = (self._pool_of == first) | (self._pool_of == second)
-                there[:, is_free] = False
-            else:
-                start = (step * max(1, size // 2)) % n
-                there[start : start + size] = False
-            yield there
-            turn += 1
-
-    # Which routes
-
-    def _together(self) -> None:
-        """The best of the known routes that fit together."""
-        columns = [c for c in self._known.values() if self.caps.allows(c.amounts)]
-        if not columns:
+    def _finish(self, chosen: Sequence[int]) -> None:
+        """The best shares of all that runs with what is deployed."""
+        if not chosen:
             return
-        is_rate = self.wish.target.value == "throughput"
-        loads = np.array([c.amounts.loads for c in columns])
-        costs = np.array([self.wish.cost(c.amounts) for c in columns])
-        fine = [replace(c, pieces=refined(self.blocks, c.pieces)) for c in columns]
-        things = Things.of(self.whole, fine)
-        kept = np.flatnonzero(undominated(loads, costs[:, None], things.uses))
-        found = Together(
-            loads=loads[kept],
-            costs=None if is_rate else costs[kept],
-            per_s=self.wish.least_per_s,
-            things=things.taken(kept),
-            budgets=self.caps.memory,
+        uses = self.known.things.uses
+        there = uses[chosen].any(axis=0)
+        self._together(self._allowed() & ~(uses & ~there).any(axis=1))
+
+    def _together(self, which: Flags) -> bool:
+        """The best of some known routes that fit together; whether it is the best so far."""
+        if not which.any():
+            return False
+        found = together(
+            self.known,
+            which,
+            self.wish,
+            self.caps.memory,
             most_routes=self.most_routes,
             effort=self.effort * _TOGETHER_EFFORT,
             enough=self.enough,
             worst=self.value,
-        ).search()
+        )
         self.spent += found.spent
-        if found.value < self.value:
-            self.value = found.value
-            self.shares = found.of([columns[i] for i in kept])
+        return self._keep(found)
+
+    def _keep(self, found: Chosen) -> bool:
+        if found.value >= self.value:
+            return False
+        self.value, self.best = found.value, found.of(self.known.columns)
+        return True
+
+    def _neighbours(self) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """(routes that are kept, routes that are not deployed again), near the best so far."""
+        indices = [self.known.index(column.pieces) for column, _ in self.best]
+        routes = [at for at in indices if at is not None]
+        for count in range(1, len(routes) + 1):
+            for out in combinations(reversed(routes), count):
+                kept = tuple(at for at in routes if at not in out)
+                key = frozenset(kept) | frozenset(-1 - at for at in out)
+                if key not in self._tried:
+                    self._tried.add(key)
+                    yield kept, out
 
     @property
-    def fine(self) -> Shares:
+    def shares(self) -> Shares:
         """The mixture, as routes of the whole."""
-        return tuple(
-            (replace(column, pieces=refined(self.blocks, column.pieces)), share)
-            for column, share in self.shares
-        )
+        return tuple((self.known.fine(column), share) for column, share in self.best)

@@ -13,11 +13,11 @@ import numpy as np
 
 from edge_agent.planning.amounts import CLOSE, Caps
 from edge_agent.planning.caps import Resident
+from edge_agent.planning.known import Flags, Known
 from edge_agent.planning.mixing import Mixed, every_column, mix
 from edge_agent.planning.mixture import Column, Shares, Wish
-from edge_agent.planning.served import Flags
 from edge_agent.planning.tables import Floats, Tables
-from edge_agent.planning.together import Chosen, Things, Together, undominated
+from edge_agent.planning.together import Chosen, together
 from edge_agent.plans import Target
 
 _HALVINGS = 12
@@ -59,34 +59,27 @@ class _LookedAt:
     most_routes: int | None
     effort: float
     spent: float = 0.0
-    _loads: Floats = field(init=False)
-    _things: Things = field(init=False)
+    _known: Known = field(init=False)
 
     def __post_init__(self) -> None:
-        self._loads = np.array([column.amounts.loads for column in self.columns])
-        self._things = Things.of(self.tables, self.columns)
+        self._known = Known(tables=self.tables)
+        self._known.meet(self.columns)
 
     def _served(self, which: Flags, budgets: Floats, *, is_alone: bool = False) -> Chosen:
         """A mixture of some of the routes that reaches the rate, if there is one; `is_alone`: as
         if each were alone in memory."""
-        loads, things = self._loads[which], self._things.taken(which)
-        seconds = np.array([c.amounts.seconds for c in self.columns])[which]
-        kept = undominated(loads, seconds[:, None], things.uses)
-        found = Together(
-            loads=loads[kept],
-            costs=None,
-            per_s=0.0,
-            things=things.taken(kept),
-            budgets=np.full(len(budgets), np.inf) if is_alone else budgets,
+        found = together(
+            self._known,
+            which,
+            Wish(target=Target.LATENCY),
+            np.full(len(budgets), np.inf) if is_alone else budgets,
             most_routes=None if is_alone else self.most_routes,
             effort=self.effort - self.spent,
             enough=self.limit_s,
             worst=self.limit_s * (1.0 + 4.0 * CLOSE),
-        ).search()
+        )
         self.spent += found.spent
-        shares = np.zeros(len(which))
-        shares[np.flatnonzero(which)[kept]] = found.shares
-        return replace(found, shares=shares)
+        return found
 
     def _is_enough(self, found: Chosen) -> bool:
         return found.value <= self.limit_s
@@ -128,7 +121,7 @@ class _LookedAt:
     def least_memory(self) -> Mixed:
         """With the least in the fullest memory."""
         memory = self.caps.memory
-        peaks = self._things.peaks(len(memory))
+        peaks = self._known.things.peaks
         everything = np.ones(len(peaks), bool)
         best = self._served(everything, memory)
         if not self._is_enough(best):

@@ -17,10 +17,10 @@ from edge_agent.planning.assembly import Assembly
 from edge_agent.planning.caps import Resident
 from edge_agent.planning.coarse import coarsen, kept_boundaries, refined
 from edge_agent.planning.every import every_route
+from edge_agent.planning.known import Known
 from edge_agent.planning.mixture import Column, Relaxation, Shares, Wish, seeds
 from edge_agent.planning.tables import Tables
-from edge_agent.planning.together import Things, Together, undominated
-from edge_agent.plans import Target
+from edge_agent.planning.together import together
 
 _BLOCKS = 40
 """To how many blocks a long model is joined for a first search."""
@@ -69,16 +69,15 @@ def mix(
     is_few = most_routes is None or len(shares) <= most_routes
     if is_few and is_allowed(tables, caps, shares):
         return Mixed(shares=shares, value=relaxation.value(), bound=relaxation.bound)
-    blocks, coarse, columns = tuple(range(tables.places)), tables, relaxation.columns
+    coarse, columns, known = tables, relaxation.columns, Known(tables=tables)
     if tables.places > _BLOCKS:
         used = {start for column, _ in shares for start, _ in column.pieces}
         blocks = kept_boundaries(tables, used, _BLOCKS)
-        coarse = coarsen(tables, blocks)
-        columns = _joined(blocks, columns)
+        coarse, columns = coarsen(tables, blocks), _joined(blocks, columns)
+        known = Known(tables=tables, blocks=blocks)
     assembly = Assembly(
         tables=coarse,
-        whole=tables,
-        blocks=blocks,
+        known=known,
         wish=wish,
         caps=caps,
         most_routes=most_routes,
@@ -87,7 +86,7 @@ def mix(
         bound=relaxation.bound,
     )
     assembly.build(columns)
-    return Mixed(shares=assembly.fine, value=assembly.value, bound=assembly.bound)
+    return Mixed(shares=assembly.shares, value=assembly.value, bound=assembly.bound)
 
 
 def _joined(blocks: Sequence[int], columns: Sequence[Column]) -> list[Column]:
@@ -120,22 +119,17 @@ def among(
     """The best mixture of given routes, which keep to the caps one by one."""
     if not columns:
         return Mixed(shares=(), value=np.inf, bound=np.inf)
-    is_rate = wish.target is Target.THROUGHPUT
-    loads = np.array([column.amounts.loads for column in columns])
-    costs = np.array([wish.cost(column.amounts) for column in columns])
-    things = Things.of(tables, columns)
-    kept = undominated(loads, costs[:, None], things.uses)
-    found = Together(
-        loads=loads[kept],
-        costs=None if is_rate else costs[kept],
-        per_s=wish.least_per_s,
-        things=things.taken(kept),
-        budgets=caps.memory,
+    known = Known(tables=tables)
+    known.meet(columns)
+    found = together(
+        known,
+        np.ones(len(columns), bool),
+        wish,
+        caps.memory,
         most_routes=most_routes,
         effort=effort,
-    ).search()
-    chosen = [columns[i] for i in np.flatnonzero(kept)]
-    return Mixed(shares=found.of(chosen), value=found.value, bound=found.bound)
+    )
+    return Mixed(shares=found.of(columns), value=found.value, bound=found.bound)
 
 
 def _binds(caps: Caps) -> bool:

@@ -24,6 +24,7 @@ from edge_agent.plans import Target
 
 _SMOOTHED = (0.0, 0.4, 0.7, 0.9)
 """How much of the prices of the best bound is in those that are tried."""
+_SINGLES = ("seconds", "joules", "size_bytes")
 _PENALTY = 1e6
 """For what is not served, in units of the cost of a good mixture."""
 
@@ -106,11 +107,7 @@ class Relaxation:
 
     def _finite(self) -> list[tuple[str, float]]:
         """(what, cap) of the rows of means; memories by their number."""
-        singles = (
-            ("seconds", self.caps.seconds),
-            ("joules", self.caps.joules),
-            ("size_bytes", self.caps.size_bytes),
-        )
+        singles = [(name, float(getattr(self.caps, name))) for name in _SINGLES]
         found = [(name, cap) for name, cap in singles if np.isfinite(cap)]
         found += [
             (str(pool), float(cap)) for pool, cap in enumerate(self.caps.memory) if np.isfinite(cap)
@@ -125,25 +122,40 @@ class Relaxation:
         return np.concatenate([resources, np.zeros(len(self._finite())), served])
 
     def _row_values(self, found: Amounts) -> Floats:
-        means = [(_amount(found, name) - cap) / _unit(cap) for name, cap in self._finite()]
-        served = [] if self.is_rate else [1.0]
-        return np.concatenate([found.loads / self.scale_s, means, served])
+        rows: Floats = self._rows([found], found.memory[None])[:, 0]
+        return rows
 
-    def add(self, columns: Sequence[Column]) -> int:
-        """Add those routes that are not there yet; how many."""
-        fresh: list[Column] = []
-        for column in columns:
+    def _rows(self, found: Sequence[Amounts], memory: Floats) -> Floats:
+        """(rows, k) for k routes; `memory`: (k, pools)."""
+        rows = [np.array([one.loads for one in found]).T / self.scale_s]
+        for name, cap in self._finite():
+            if name in _SINGLES:
+                values = np.array([getattr(one, name) for one in found])
+            else:
+                values = memory[:, int(name)]
+            rows.append((values[None] - cap) / _unit(cap))
+        if not self.is_rate:
+            rows.append(np.ones((1, len(found))))
+        return np.concatenate(rows)
+
+    def add(self, columns: Sequence[Column], memory: Floats | None = None) -> int:
+        """Add those routes that are not there yet; how many. `memory`: (columns, pools), where
+        they need another amount than they say."""
+        fresh: list[int] = []
+        for at, column in enumerate(columns):
             if column.pieces in self._seen:
                 continue
             self._seen.add(column.pieces)
             if self.is_rate and not column.amounts.loads.any():
                 self.idle.append(column)
             else:
-                fresh.append(column)
+                fresh.append(at)
         if fresh:
-            rows = np.array([self._row_values(column.amounts) for column in fresh]).T
-            self._packing.add(rows, np.array([self._profit(c.amounts) for c in fresh]))
-            self.columns += fresh
+            found = [columns[at].amounts for at in fresh]
+            memory = np.array([one.memory for one in found]) if memory is None else memory[fresh]
+            profits = np.array([self._profit(one) for one in found])
+            self._packing.add(self._rows(found, memory), profits)
+            self.columns += [columns[at] for at in fresh]
         return len(fresh)
 
     def _profit(self, found: Amounts) -> float:
@@ -286,18 +298,6 @@ class Relaxation:
 def _unit(cap: float) -> float:
     """What a mean is counted in."""
     return cap if cap > 0.0 else 1.0
-
-
-def _amount(found: Amounts, name: str) -> float:
-    match name:
-        case "seconds":
-            return found.seconds
-        case "joules":
-            return found.joules
-        case "size_bytes":
-            return found.size_bytes
-        case _:
-            return float(found.memory[int(name)])
 
 
 def seeds(tables: Tables) -> list[Column]:

@@ -16,7 +16,8 @@ from edge_agent.planning.tables import Floats, Ints
 
 _TINY = 1e-11
 _IMPROVES = 1e-10
-_NOISE = 1e-15
+_NOISE = 4e-15
+"""Of the terms that a gain is the difference of."""
 _REFRESH = 40
 """The inverse is computed anew after so many pivots: errors add up."""
 _PATIENCE = 20
@@ -105,7 +106,8 @@ class Packing:
             gains[self._basis] = 0.0
             gains[:m][self._used_up] = 0.0
             # A column that can be used little may be all that gives a limit its price.
-            is_noise = gains <= _NOISE * float(np.abs(prices).max(initial=0.0))
+            terms = np.abs(self.profits) + np.abs(prices) @ np.abs(self.amounts)
+            is_noise = gains <= _NOISE * terms
             gains = np.where(is_noise, 0.0, gains * sizes)
             better = gains > _IMPROVES * scale
             if not better.any():

@@ -5,13 +5,11 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from edge_agent.planning.amounts import CLOSE
+from edge_agent.planning.known import Flags
 from edge_agent.planning.packing import Packing
 from edge_agent.planning.tables import Floats
-
-Flags = npt.NDArray[np.bool_]
 
 _HOPELESS = 1e8
 """Routes so many times worse than the best one could carry no share that shows."""

@@ -13,69 +13,21 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from edge_agent.planning.amounts import CLOSE
-from edge_agent.planning.metrics import Held, held_bytes
-from edge_agent.planning.mixture import Column, Shares
-from edge_agent.planning.served import Flags, Served
-from edge_agent.planning.shortest import as_route
-from edge_agent.planning.tables import Floats, Ints, Tables
+from edge_agent.planning.known import Flags, Known, Things
+from edge_agent.planning.mixture import Column, Shares, Wish
+from edge_agent.planning.served import Served
+from edge_agent.planning.tables import Floats
+from edge_agent.plans import Target
 
 _PIVOT_EFFORT = 50.0
 _NODE_EFFORT = 100.0
 _DIVES = 8
 """At so many nodes, and then at each node of so many, routes are put together that fit."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Things:
-    """What `n` routes need in the memories."""
-
-    uses: Flags
-    """(n, things)"""
-    sizes: Floats
-    """(things,): bytes."""
-    pools: Ints
-    """(things,)"""
-
-    @classmethod
-    def of(cls, tables: Tables, columns: Sequence[Column]) -> Things:
-        """Those of the routes."""
-        index: dict[Held, int] = {}
-        sizes: list[float] = []
-        pools: list[int] = []
-        rows: list[list[int]] = []
-        names = {pool: at for at, pool in enumerate(tables.pools)}
-        for column in columns:
-            row = []
-            for step in as_route(tables, column.pieces).steps:
-                for what, (pool, size) in held_bytes(tables.problem, step):
-                    if what not in index:
-                        index[what] = len(index)
-                        sizes.append(size)
-                        pools.append(names[pool])
-                    row.append(index[what])
-            rows.append(row)
-        uses = np.zeros((len(rows), len(index)), bool)
-        for number, row in enumerate(rows):
-            uses[number, row] = True
-        return cls(uses=uses, sizes=np.array(sizes), pools=np.array(pools, np.int64))
-
-    def taken(self, which: Flags | Ints) -> Things:
-        """Those of some of the routes."""
-        uses = self.uses[which]
-        kept = uses.any(axis=0) & (self.sizes > 0.0)
-        return Things(uses=uses[:, kept], sizes=self.sizes[kept], pools=self.pools[kept])
-
-    def peaks(self, count: int) -> Floats:
-        """(n,): bytes in the fullest memory, of each route alone; `count`: of memories."""
-        by_pool = np.zeros((len(self.sizes), count))
-        by_pool[np.arange(len(self.sizes)), self.pools] = self.sizes
-        found: Floats = (self.uses @ by_pool).max(axis=1, initial=0.0)
-        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -133,19 +85,20 @@ class Together:
     def __post_init__(self) -> None:
         count = len(self.loads)
         self.shares = np.zeros(count)
-        uses, pools, sizes = self.things.uses, self.things.pools, self.things.sizes
-        budgets = self.budgets
-        totals = np.bincount(pools, sizes, minlength=len(budgets))
-        binds = (totals > budgets)[pools]
-        uses, pools, sizes = _merged(uses[:, binds], pools[binds], sizes[binds])
+        uses, sizes, budgets = self.things.uses, self.things.bytes, self.budgets
+        does_bind = sizes.sum(axis=0) > budgets
+        binds = sizes[:, does_bind].any(axis=1)
+        uses, sizes = _merged(uses[:, binds], sizes[binds])
         if self.most_routes is not None and self.most_routes < count:
             uses = np.hstack((uses, np.eye(count, dtype=bool)))
-            pools = np.append(pools, np.full(count, len(budgets)))
-            sizes = np.append(sizes, np.ones(count))
+            sizes = np.block(
+                [
+                    [sizes, np.zeros((len(sizes), 1))],
+                    [np.zeros((count, len(budgets))), np.ones((count, 1))],
+                ]
+            )
             budgets = np.append(budgets, float(self.most_routes))
-        self._uses, self.budgets = uses, budgets
-        self._bytes = np.zeros((len(sizes), len(budgets)))
-        self._bytes[np.arange(len(sizes)), pools] = sizes
+        self._uses, self._bytes, self.budgets = uses, sizes, budgets
         self._served = Served(self.loads, self.costs, self.per_s)
 
     @property
@@ -273,13 +226,49 @@ class Together:
             self.best, self.shares = float(value), shares
 
 
-def _merged(uses: Flags, pools: Ints, sizes: Floats) -> tuple[Flags, Ints, Floats]:
-    """Things that the same routes need, and in the same memory, as one."""
+def _merged(uses: Flags, sizes: Floats) -> tuple[Flags, Floats]:
+    """Things that the same routes need as one, which may be in several memories."""
     if not len(sizes):
-        return uses, pools, sizes
-    keys = np.vstack((pools[None], uses))
-    _, first, group = np.unique(keys, axis=1, return_index=True, return_inverse=True)
-    return uses[:, first], pools[first], np.bincount(group.ravel(), sizes)
+        return uses, sizes
+    _, first, group = np.unique(uses, axis=1, return_index=True, return_inverse=True)
+    summed = np.zeros((len(first), sizes.shape[1]))
+    np.add.at(summed, group.ravel(), sizes)
+    return uses[:, first], summed
+
+
+def together(
+    known: Known,
+    which: Flags,
+    wish: Wish,
+    budgets: Floats,
+    *,
+    most_routes: int | None = None,
+    effort: float,
+    enough: float = 0.0,
+    worst: float = np.inf,
+) -> Chosen:
+    """The best shares of some of the known routes; for the arguments see `Together`."""
+    is_rate = wish.target is not Target.ENERGY and wish.target is not Target.BYTES
+    loads, costs, things = known.loads[which], known.costs(wish)[which], known.things.taken(which)
+    others = costs
+    if wish.target is Target.LATENCY:
+        others = np.array([column.amounts.seconds for column in known.columns])[which]
+    kept = undominated(loads, others[:, None], things.uses)
+    search = Together(
+        loads=loads[kept],
+        costs=None if is_rate else costs[kept],
+        per_s=wish.least_per_s,
+        things=things.taken(kept),
+        budgets=budgets,
+        most_routes=most_routes,
+        effort=effort,
+        enough=enough,
+        worst=worst,
+    )
+    found = search.search()
+    shares = np.zeros(len(which))
+    shares[np.flatnonzero(which)[kept]] = found.shares
+    return replace(found, shares=shares)
 
 
 def undominated(loads: Floats, others: Floats, uses: Flags) -> Flags:
