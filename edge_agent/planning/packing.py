@@ -99,7 +99,7 @@ class Packing:
         m = len(self.limits)
         sizes = np.concatenate([np.ones(m), self._scales])
         own = np.abs(self.profits[m:] * self._scales)
-        scale = max(float(own.max(initial=0.0)), _TINY)
+        most = max(float(own.max(initial=0.0)), _TINY)
         for pivot in range(most_pivots):
             prices = self.profits[self._basis] @ self._inverse
             gains = self.profits - prices @ self.amounts
@@ -109,7 +109,9 @@ class Packing:
             terms = np.abs(self.profits) + np.abs(prices) @ np.abs(self.amounts)
             is_noise = gains <= _NOISE * terms
             gains = np.where(is_noise, 0.0, gains * sizes)
-            better = gains > _IMPROVES * scale
+            # Beside what is reached, not beside the dearest column: that may never be used.
+            reached = abs(self.value)
+            better = gains > _IMPROVES * (min(reached, most) if reached > 0.0 else most)
             if not better.any():
                 return pivot
             is_bland = stalled > _PATIENCE
