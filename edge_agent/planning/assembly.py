@@ -1,16 +1,18 @@
 """Mixtures whose routes must fit into the memories together, and each keep to caps.
 
 Which weights are where is a yes or no, so that the best mixture is hard to find (it holds a
-knapsack problem). It is decided step by step: what most of the traffic of the relaxation needs is
-to be there, and then needs no room again; what no longer fits is not. When all is decided, the best
-mixture of the routes that need nothing else is found by `together`. Then parts of what was decided
-are taken back and decided again, as long as there is effort (large neighbourhood search: Shaw,
-Using constraint programming and local search methods to solve vehicle routing problems, CP 1998).
+knapsack problem). It is decided by branch and bound: what is said to be there needs no room again,
+what is not there, or no longer fits, is refused, and the relaxation of the rest, in which a share of
+a route needs its share of the memory, is solved anew, with new routes (Barnhart and others,
+Branch-and-price: column generation for solving huge integer programs, Operations Research 46,
+1998). Where that decides nothing more, the best mixture of the routes that need nothing else is
+found by `together`, which also knows the arenas.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -25,18 +27,38 @@ from edge_agent.planning.tables import Floats, Ints, Tables
 from edge_agent.planning.together import Chosen, together
 from edge_agent.plans import Target
 
-_STEP_EFFORT = 0.01
+_STEP_EFFORT = 0.005
 """Share of the effort for the relaxation before more is decided."""
 _ALONE_EFFORT = 0.15
 _LEGAL_EFFORT = 0.3
 """Share of the effort for the relaxation over routes that keep to the caps one by one."""
 _TOGETHER_EFFORT = 0.05
-_SURE = 0.95
-"""What so much of the traffic needs is to be there."""
+_POOL_NODES = 25
+"""Once in so many nodes all routes so far are looked at together."""
 _MOST_EVERY = 200
 """So many routes that need nothing but what is there are all looked at."""
 _SEED_EFFORT = 15.0
 _ROUTE_EFFORT = 150.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Node:
+    there: Flags
+    """(n, forms): the weights that are in memory."""
+    banned: Flags
+    """(n, forms): those that are not."""
+    bound: float
+
+
+def _children(
+    node: _Node, there: Flags, which: tuple[int, int], bound: float
+) -> tuple[_Node, _Node]:
+    with_it, without = there.copy(), node.banned.copy()
+    with_it[which] = without[which] = True
+    return (
+        _Node(there=with_it, banned=node.banned, bound=bound),
+        _Node(there=there, banned=without, bound=bound),
+    )
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -83,11 +105,8 @@ class Assembly:
             return
         self._alone()
         self._together(self._allowed())
-        self._decide(np.zeros_like(self._sizes, dtype=bool))
-        for kept in self._neighbours():
-            if self._is_done():
-                return
-            self._decide(kept)
+        self._decide()
+        self._together(self._allowed())
 
     def _alone(self) -> None:
         """The best route alone."""
@@ -152,49 +171,65 @@ class Assembly:
 
     # What is where
 
-    def _decide(self, there: Flags) -> None:
-        """Decide about all weights, `there` being those that are in memory; then deploy routes that
-        need nothing else."""
-        banned = np.zeros_like(there)
-        while not self._is_done():
-            left = self.caps.memory - self._bytes(there)
-            if (left < 0.0).any():
-                return
-            banned |= ~there & (self._sizes > left[self._pool_of])
-            programme = self._relaxed(there, banned, left)
-            is_worse = programme.bound >= self.value * (1.0 - CLOSE)
-            if is_worse or not np.isfinite(programme.value()):
-                return
-            needed, arenas = np.zeros_like(self._sizes), np.zeros(len(left))
-            for column, share in programme.shares():
-                needed += share * self._used(column.pieces)
-                at = self.known.index(column.pieces)
-                assert at is not None, "all routes of the relaxation are known"
-                whole = self.known.columns[at]
-                arenas += share * (whole.amounts.memory - self._bytes(self._used(column.pieces)))
-            needed = np.where(there | (self._sizes == 0.0), 0.0, needed)
-            if needed.max(initial=0.0) <= CLOSE:
+    def _decide(self) -> None:
+        """Decide about weights by branch and bound: the children of a node say of some that they
+        are there, or are not."""
+        nothing = np.zeros_like(self._sizes, dtype=bool)
+        node: _Node | None = _Node(there=nothing, banned=nothing, bound=self.bound)
+        waiting: list[tuple[float, int, _Node]] = []
+        settled = np.inf
+        number = 0
+        while node is not None:
+            number += 1
+            if self._is_done():
+                heapq.heappush(waiting, (node.bound, -number, node))
                 break
-            more = self._surely(needed, left - arenas)
-            if not more.any():
-                break
-            there = there | more
-        self._deploy(there)
+            solved = self._solved(node)
+            children = None
+            if solved is not None:
+                bound, there, which = solved
+                if which is None:
+                    self._deploy(there)
+                    settled = min(settled, bound)
+                else:
+                    children = _children(node, there, which, bound)
+            if number % _POOL_NODES == 0:
+                self._together(self._allowed())
+            if children is not None:
+                node = children[0]
+                heapq.heappush(waiting, (children[1].bound, -number, children[1]))
+                continue
+            node = heapq.heappop(waiting)[2] if waiting else None
+        least = min([settled, self.value, *(bound for bound, _, _ in waiting)])
+        self.bound = max(self.bound, least)
 
-    def _surely(self, needed: Floats, left: Floats) -> Flags:
-        """What most of the traffic needs, as far as it fits; at least one if any does."""
-        found = np.zeros_like(needed, dtype=bool)
-        limit = _SURE
-        for at in np.argsort(-needed, axis=None, kind="stable").tolist():
-            place, form = divmod(at, needed.shape[1])
-            is_sure = needed[place, form] >= limit
-            if needed[place, form] <= CLOSE or (found.any() and not is_sure):
-                break
-            pool = self._pool_of[form]
-            if self._sizes[place, form] <= left[pool]:
-                left[pool] -= self._sizes[place, form]
-                found[place, form] = True
-        return found
+    def _is_worse(self, value: float) -> bool:
+        return value >= self.value * (1.0 - CLOSE) or not np.isfinite(value)
+
+    def _solved(self, node: _Node) -> tuple[float, Flags, tuple[int, int] | None] | None:
+        """(bound, what is there, what to decide about: all is decided if nothing); None if nothing
+        better is in the node."""
+        there = node.there
+        left = self.caps.memory - self._bytes(there)
+        if (left < 0.0).any() or self._is_worse(node.bound):
+            return None
+        banned = node.banned | (~there & (self._sizes > left[self._pool_of]))
+        programme = self._relaxed(there, banned, left)
+        bound = max(programme.bound, node.bound)
+        if self._is_worse(bound) or not np.isfinite(programme.value()):
+            return None
+        needed = np.zeros_like(self._sizes)
+        for column, share in programme.shares():
+            needed += share * self._used(column.pieces)
+        is_open = ~there & (self._sizes > 0.0) & (needed > CLOSE)
+        is_half = is_open & (needed < 1.0 - CLOSE)
+        together = self._bytes(there | is_open)
+        if not is_half.any() or (together <= self.caps.memory).all():
+            return bound, there | is_open, None
+        part = self._sizes / np.maximum(self.caps.memory, 1.0)[self._pool_of]
+        score = np.where(is_half, part * (0.1 + np.minimum(needed, 1.0 - needed)), -1.0)
+        place, form = divmod(int(score.argmax()), score.shape[1])
+        return bound, there, (place, form)
 
     def _bytes(self, there: Flags) -> Floats:
         by_form = np.where(there, self._sizes, 0.0).sum(axis=0)
@@ -250,30 +285,6 @@ class Assembly:
             self._uses.append(self._used(column.pieces))
         is_there = ~(np.array(self._uses) & refused).any(axis=(1, 2))
         self._together(self._allowed() & is_there)
-
-    def _neighbours(self) -> Iterator[Flags]:
-        """What stays decided of the best so far: all but some memories, or some segments."""
-        pools, n = len(self.caps.memory), self.tables.places
-        turn = 0
-        while True:
-            there = np.zeros_like(self._sizes, dtype=bool)
-            for column, _ in self.best:
-                there |= self._used(column.pieces)
-            there &= self._sizes > 0.0
-            step, kind = divmod(turn, 3)
-            size = (max(2, n // 4), max(2, n // 2))[step % 2]
-            start = (step * max(1, size // 2)) % n
-            if kind == 0 and pools > 2:
-                first = step % pools
-                second = (first + 1 + (step // pools) % (pools - 1)) % pools
-                there[:, (self._pool_of == first) | (self._pool_of == second)] = False
-            elif kind == 1:
-                there[start : start + size] = False
-            else:
-                there[:, self._pool_of == step % pools] = False
-                there[start : start + size] = False
-            yield there
-            turn += 1
 
     # Which routes
 
