@@ -1,12 +1,12 @@
 """Mixtures whose routes must fit into the memories together, and each keep to caps.
 
 Which weights are where is a yes or no, so that the best mixture is hard to find (it holds a
-knapsack problem). It is decided by branch and bound: what is said to be there needs no room again,
-what is not there, or no longer fits, is refused, and the relaxation of the rest, in which a share of
-a route needs its share of the memory, is solved anew, with new routes (Barnhart and others,
-Branch-and-price: column generation for solving huge integer programs, Operations Research 46,
-1998). Where that decides nothing more, the best mixture of the routes that need nothing else is
-found by `together`, which also knows the arenas.
+knapsack problem). It is decided by branch and bound: what is said to be there needs no room
+again, what is not there, or no longer fits, is refused, and the relaxation of the rest, in which a
+share of a route needs its share of the memory, is solved anew, with new routes (Barnhart and
+others, Branch-and-price: column generation for solving huge integer programs, Operations Research
+46, 1998). Where all weights fit, the best mixture of the routes that need nothing else is found by
+`together`, which also knows the arenas.
 """
 
 from __future__ import annotations
@@ -184,14 +184,13 @@ class Assembly:
             if self._is_done():
                 heapq.heappush(waiting, (node.bound, -number, node))
                 break
-            solved = self._solved(node)
             children = None
+            solved = self._solved(node)
             if solved is not None:
                 bound, there, which = solved
                 if which is None:
-                    self._deploy(there)
                     settled = min(settled, bound)
-                else:
+                elif not self._is_worse(bound):
                     children = _children(node, there, which, bound)
             if number % _POOL_NODES == 0:
                 self._together(self._allowed())
@@ -225,7 +224,11 @@ class Assembly:
         is_half = is_open & (needed < 1.0 - CLOSE)
         together = self._bytes(there | is_open)
         if not is_half.any() or (together <= self.caps.memory).all():
-            return bound, there | is_open, None
+            # What is left are the arenas.
+            self._deploy(there | is_open)
+            is_half = is_open
+            if not is_open.any():
+                return bound, there, None
         part = self._sizes / np.maximum(self.caps.memory, 1.0)[self._pool_of]
         score = np.where(is_half, part * (0.1 + np.minimum(needed, 1.0 - needed)), -1.0)
         place, form = divmod(int(score.argmax()), score.shape[1])
