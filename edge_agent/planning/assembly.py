@@ -11,7 +11,6 @@ others, Branch-and-price: column generation for solving huge integer programs, O
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -33,6 +32,7 @@ _ALONE_EFFORT = 0.15
 _LEGAL_EFFORT = 0.3
 """Share of the effort for the relaxation over routes that keep to the caps one by one."""
 _TOGETHER_EFFORT = 0.05
+_TURNS = 3
 _POOL_NODES = 25
 """Once in so many nodes all routes so far are looked at together."""
 _MOST_EVERY = 200
@@ -59,6 +59,18 @@ def _children(
         _Node(there=with_it, banned=node.banned, bound=bound),
         _Node(there=there, banned=without, bound=bound),
     )
+
+
+def _taken(waiting: list[tuple[float, int, _Node]], restarts: int) -> _Node | None:
+    """The next node: by turns the one with the least bound, which is what the bound of all waits
+    for, and some of the last ones, which are near a mixture that fits."""
+    if not waiting:
+        return None
+    if restarts % _TURNS == 0:
+        at = min(range(len(waiting)), key=lambda i: waiting[i][:2])
+    else:
+        at = min(range(len(waiting)), key=lambda i: waiting[i][1])
+    return waiting.pop(at)[2]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -178,11 +190,11 @@ class Assembly:
         node: _Node | None = _Node(there=nothing, banned=nothing, bound=self.bound)
         waiting: list[tuple[float, int, _Node]] = []
         settled = np.inf
-        number = 0
+        number = restarts = 0
         while node is not None:
             number += 1
             if self._is_done():
-                heapq.heappush(waiting, (node.bound, -number, node))
+                waiting.append((node.bound, -number, node))
                 break
             children = None
             solved = self._solved(node)
@@ -196,9 +208,10 @@ class Assembly:
                 self._together(self._allowed())
             if children is not None:
                 node = children[0]
-                heapq.heappush(waiting, (children[1].bound, -number, children[1]))
+                waiting.append((children[1].bound, -number, children[1]))
                 continue
-            node = heapq.heappop(waiting)[2] if waiting else None
+            restarts += 1
+            node = _taken(waiting, restarts)
         least = min([settled, self.value, *(bound for bound, _, _ in waiting)])
         self.bound = max(self.bound, least)
 
@@ -251,10 +264,12 @@ class Assembly:
     def _relaxed(self, there: Flags, banned: Flags, left: Floats) -> Relaxation:
         """The relaxation where that is decided; the routes that it finds are known from then."""
         tables, forms = self.tables, self.tables.form_of
+        weights = np.where(there[:, forms], 0.0, tables.weights)
+        is_refused = banned[:, forms] | (weights + tables.arenas > left[tables.pool_of])
         rest = replace(
             tables,
-            weights=np.where(there[:, forms], 0.0, tables.weights),
-            refusal=np.where(banned[:, forms], np.inf, tables.refusal),
+            weights=weights,
+            refusal=np.where(is_refused, np.inf, tables.refusal),
         )
         programme = self._programme(rest, replace(self.caps, memory=left))
         known = self.known.columns
