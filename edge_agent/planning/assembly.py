@@ -6,13 +6,16 @@ again, what is not there, or no longer fits, is refused, and the relaxation of t
 share of a route needs its share of the memory, is solved anew, with new routes (Barnhart and
 others, Branch-and-price: column generation for solving huge integer programs, Operations Research
 46, 1998). Where all weights fit, the best mixture of the routes that need nothing else is found by
-`together`, which also knows the arenas.
+`together`, which also knows the arenas. With what effort is left, parts of what was decided are
+taken back and decided again (large neighbourhood search: Shaw, Using constraint programming and
+local search methods to solve vehicle routing problems, CP 1998).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 import numpy as np
 
@@ -29,6 +32,10 @@ from edge_agent.plans import Target
 _STEP_EFFORT = 0.005
 """Share of the effort for the relaxation before more is decided."""
 _ALONE_EFFORT = 0.15
+_TREE_EFFORT = 0.5
+"""Share of the effort for deciding about everything; the rest is for parts of the best so far."""
+_NEAR_EFFORT = 0.05
+_NODE_EFFORT = 300.0
 _LEGAL_EFFORT = 0.3
 """Share of the effort for the relaxation over routes that keep to the caps one by one."""
 _TOGETHER_EFFORT = 0.05
@@ -117,8 +124,15 @@ class Assembly:
             return
         self._alone()
         self._together(self._allowed())
-        self._decide()
-        self._together(self._allowed())
+        nothing = np.zeros_like(self._sizes, dtype=bool)
+        stop = self.spent + (self.effort - self.spent) * _TREE_EFFORT
+        self.bound = max(self.bound, self._decide(nothing, stop))
+        for there in self._neighbours():
+            if self._is_done():
+                return
+            stop = self.spent + self.effort * _NEAR_EFFORT
+            self._decide(there, min(stop, self.effort))
+            self.spent += _NODE_EFFORT
 
     def _alone(self) -> None:
         """The best route alone."""
@@ -183,17 +197,16 @@ class Assembly:
 
     # What is where
 
-    def _decide(self) -> None:
-        """Decide about weights by branch and bound: the children of a node say of some that they
-        are there, or are not."""
-        nothing = np.zeros_like(self._sizes, dtype=bool)
-        node: _Node | None = _Node(there=nothing, banned=nothing, bound=self.bound)
+    def _decide(self, there: Flags, stop: float) -> float:
+        """Decide about weights by branch and bound, up to some effort, where some are there: the
+        children of a node say of one more that it is there, or is not. What nothing can beat."""
+        node: _Node | None = _Node(there=there, banned=np.zeros_like(there), bound=self.bound)
         waiting: list[tuple[float, int, _Node]] = []
         settled = np.inf
         number = restarts = 0
         while node is not None:
             number += 1
-            if self._is_done():
+            if self._is_done() or self.spent >= stop:
                 waiting.append((node.bound, -number, node))
                 break
             children = None
@@ -212,8 +225,30 @@ class Assembly:
                 continue
             restarts += 1
             node = _taken(waiting, restarts)
-        least = min([settled, self.value, *(bound for bound, _, _ in waiting)])
-        self.bound = max(self.bound, least)
+        self._together(self._allowed())
+        return min([settled, self.value, *(bound for bound, _, _ in waiting)])
+
+    def _neighbours(self) -> Iterator[Flags]:
+        """What stays decided of the best so far: all but some memories, some segments, or both."""
+        pools, n = len(self.caps.memory), self.tables.places
+        for turn in count():
+            there = np.zeros_like(self._sizes, dtype=bool)
+            for column, _ in self.best:
+                there |= self._used(column.pieces)
+            there &= self._sizes > 0.0
+            step, kind = divmod(turn, 3)
+            size = (max(2, n // 3), max(2, n // 2))[step % 2]
+            start = (step * max(1, size // 2)) % n
+            if kind == 0 and pools > 2:
+                first = step % pools
+                second = (first + 1 + (step // pools) % (pools - 1)) % pools
+                there[:, (self._pool_of == first) | (self._pool_of == second)] = False
+            elif kind == 1:
+                there[start : start + size] = False
+            else:
+                there[:, self._pool_of == step % pools] = False
+                there[start : start + size] = False
+            yield there
 
     def _is_worse(self, value: float) -> bool:
         return value >= self.value * (1.0 - CLOSE) or not np.isfinite(value)
@@ -243,7 +278,7 @@ class Assembly:
             if not is_open.any():
                 return bound, there, None
         part = self._sizes / np.maximum(self.caps.memory, 1.0)[self._pool_of]
-        score = np.where(is_half, part * (0.1 + np.minimum(needed, 1.0 - needed)), -1.0)
+        score = np.where(is_half, part * (0.1 + needed), -1.0)
         place, form = divmod(int(score.argmax()), score.shape[1])
         return bound, there, (place, form)
 
@@ -283,7 +318,7 @@ class Assembly:
             memory = memory - by_form @ (self._pool_of[:, None] == np.arange(len(left)))
             programme.add([known[at] for at in able], memory)
         programme.improve(self.effort * _STEP_EFFORT)
-        self.spent += programme.spent + _SEED_EFFORT * len(known)
+        self.spent += _NODE_EFFORT + programme.spent + _SEED_EFFORT * len(known)
         found = programme.columns + programme.idle
         fresh = [c.pieces for c in found if self.known.index(c.pieces) is None]
         self.known.meet([self._column(pieces) for pieces in fresh])
