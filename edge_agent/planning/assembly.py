@@ -1,38 +1,83 @@
 """Mixtures whose routes must fit into the memories together, and each keep to caps.
 
 Which weights are where is a yes or no, so that the best mixture is hard to find (it holds a
-knapsack problem). Routes are deployed one by one: of those that the relaxation sends most through,
-and that still fit, the first; then what it needs is there, and needs no room again, and the
-relaxation is solved anew, with new routes (diving in column generation: Sadykov and others, Primal
-heuristics for branch and price, INFORMS Journal on Computing 31, 2019). From the best mixture some
-routes are taken away and others deployed in their place, as long as there is effort; now and then
-`together` says which of all the routes so far are best deployed.
+knapsack problem). It is decided by branch and bound: what is said to be there needs no room
+again, what is not there, or no longer fits, is refused, and the relaxation of the rest, in which a
+share of a route needs its share of the memory, is solved anew, with new routes (Barnhart and
+others, Branch-and-price: column generation for solving huge integer programs, Operations Research
+46, 1998). Where all weights fit, the best mixture of the routes that need nothing else is found by
+`together`, which also knows the arenas. With what effort is left, parts of what was decided are
+taken back and decided again (large neighbourhood search: Shaw, Using constraint programming and
+local search methods to solve vehicle routing problems, CP 1998).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations
+from itertools import count
 
 import numpy as np
 
-from edge_agent.planning.amounts import CLOSE, Caps, amounts
-from edge_agent.planning.caps import Resident
+from edge_agent.planning.amounts import CLOSE, Aim, Bottleneck, Caps, amounts
+from edge_agent.planning.every import every_route
 from edge_agent.planning.known import Flags, Known
 from edge_agent.planning.labels import best_route
 from edge_agent.planning.mixture import Column, Relaxation, Shares, Wish
-from edge_agent.planning.shortest import Pieces
-from edge_agent.planning.tables import Floats, Tables
+from edge_agent.planning.shortest import Pieces, Weights
+from edge_agent.planning.tables import Floats, Ints, Tables
 from edge_agent.planning.together import Chosen, together
+from edge_agent.plans import Target
 
-_STEP_EFFORT = 0.01
-"""Share of the effort for the relaxation before one more route is deployed."""
+_STEP_EFFORT = 0.005
+"""Share of the effort for the relaxation before more is decided."""
+_ALONE_EFFORT = 0.15
+_TREE_EFFORT = 0.5
+"""Share of the effort for deciding about everything; the rest is for parts of the best so far."""
+_NEAR_EFFORT = 0.05
+_NODE_EFFORT = 300.0
 _LEGAL_EFFORT = 0.3
 """Share of the effort for the relaxation over routes that keep to the caps one by one."""
-_TOGETHER_EFFORT = 0.1
-_MOST_DEPLOYED = 40
+_TOGETHER_EFFORT = 0.05
+_TURNS = 3
+_POOL_NODES = 25
+"""Once in so many nodes all routes so far are looked at together."""
+_MOST_EVERY = 200
+"""So many routes that need nothing but what is there are all looked at."""
 _SEED_EFFORT = 15.0
+_ROUTE_EFFORT = 150.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Node:
+    there: Flags
+    """(n, forms): the weights that are in memory."""
+    banned: Flags
+    """(n, forms): those that are not."""
+    bound: float
+
+
+def _children(
+    node: _Node, there: Flags, which: tuple[int, int], bound: float
+) -> tuple[_Node, _Node]:
+    with_it, without = there.copy(), node.banned.copy()
+    with_it[which] = without[which] = True
+    return (
+        _Node(there=with_it, banned=node.banned, bound=bound),
+        _Node(there=there, banned=without, bound=bound),
+    )
+
+
+def _taken(waiting: list[tuple[float, int, _Node]], restarts: int) -> _Node | None:
+    """The next node: by turns the one with the least bound, which is what the bound of all waits
+    for, and some of the last ones, which are near a mixture that fits."""
+    if not waiting:
+        return None
+    if restarts % _TURNS == 0:
+        at = min(range(len(waiting)), key=lambda i: waiting[i][:2])
+    else:
+        at = min(range(len(waiting)), key=lambda i: waiting[i][1])
+    return waiting.pop(at)[2]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -53,7 +98,20 @@ class Assembly:
     """Seconds per request, or the cost of one."""
     bound: float = 0.0
     spent: float = 0.0
-    _tried: set[frozenset[int]] = field(default_factory=set)
+    _sizes: Floats = field(init=False)
+    """(n, forms): bytes of weights."""
+    _pool_of: Ints = field(init=False)
+    """(forms,)"""
+    _uses: list[Flags] = field(default_factory=list)
+    """Of the known routes, (n, forms) each: the weights that it needs, but for those of forks."""
+
+    def __post_init__(self) -> None:
+        tables = self.tables
+        forms = int(tables.form_of.max()) + 1
+        self._sizes = np.zeros((tables.places, forms))
+        self._sizes[:, tables.form_of] = tables.weights
+        self._pool_of = np.zeros(forms, np.int64)
+        self._pool_of[tables.form_of] = tables.pool_of
 
     def build(self, columns: Sequence[Column]) -> None:
         """Put mixtures together, from these routes and new ones."""
@@ -61,20 +119,37 @@ class Assembly:
         caps = self.caps
         if np.isfinite([caps.seconds, caps.joules, caps.size_bytes]).any():
             self._legal()
-        if not np.isfinite(caps.memory).any() and self.most_routes is None:
+        if not np.isfinite(caps.memory).any():
             self._together(self._allowed())
             return
-        self._dive((), ())
+        self._alone()
         self._together(self._allowed())
-        while not self._is_done():
-            before = self.value
-            for kept, left_out in self._neighbours():
-                self._dive(kept, left_out)
-                if self.value < before or self._is_done():
-                    break
-            else:
-                if not self._together(self._allowed()):
-                    return
+        nothing = np.zeros_like(self._sizes, dtype=bool)
+        stop = self.spent + (self.effort - self.spent) * _TREE_EFFORT
+        self.bound = max(self.bound, self._decide(nothing, stop))
+        for there in self._neighbours():
+            if self._is_done():
+                return
+            stop = self.spent + self.effort * _NEAR_EFFORT
+            self._decide(there, min(stop, self.effort))
+            self.spent += _NODE_EFFORT
+
+    def _alone(self) -> None:
+        """The best route alone."""
+        aim: Aim = Bottleneck.LOADS
+        if self.wish.target is not Target.THROUGHPUT:
+            none = Weights.none(self.tables)
+            is_energy = self.wish.target is Target.ENERGY
+            aim = replace(
+                none,
+                joules=none.joules + is_energy,
+                size_bytes=none.size_bytes + (not is_energy),
+                loads=none.loads + 1e-6,
+            )
+        found = best_route(self.tables, aim, self.caps, effort=self.effort * _ALONE_EFFORT)
+        self.spent += found.spent
+        if found.pieces is not None:
+            self.known.meet([self._column(found.pieces)])
 
     def _is_done(self) -> bool:
         is_best = self.value <= max(self.bound * (1.0 + CLOSE), self.enough)
@@ -120,75 +195,151 @@ class Assembly:
             scale_s=min((b for b in busiest if b > 0.0), default=1.0),
         )
 
-    # One route after the other
+    # What is where
 
-    def _dive(self, kept: Collection[int], left_out: Collection[int]) -> None:
-        """Deploy known routes, then what the relaxation would send most through, but for some."""
-        chosen = list(kept)
-        for _ in range(_MOST_DEPLOYED):
-            resident = Resident(self.tables, (self.known.columns[i].pieces for i in chosen))
-            things = self.known.things
-            there = things.uses[chosen].any(axis=0)
-            left = self.caps.memory - there @ things.bytes
-            programme = self._relaxed(resident.rest() if chosen else self.tables, there, left)
-            if programme.bound >= self.value * (1.0 - CLOSE):
+    def _decide(self, there: Flags, stop: float) -> float:
+        """Decide about weights by branch and bound, up to some effort, where some are there: the
+        children of a node say of one more that it is there, or is not. What nothing can beat."""
+        node: _Node | None = _Node(there=there, banned=np.zeros_like(there), bound=self.bound)
+        waiting: list[tuple[float, int, _Node]] = []
+        settled = np.inf
+        number = restarts = 0
+        while node is not None:
+            number += 1
+            if self._is_done() or self.spent >= stop:
+                waiting.append((node.bound, -number, node))
                 break
-            things = self.known.things
-            there = things.uses[chosen].any(axis=0)
-            more = (things.uses & ~there) @ things.bytes
-            fits = (more <= left).all(axis=1)
-            found = self._next(programme, fits, {*chosen, *left_out})
-            if found is None:
-                found = self._missed(programme, resident, left, chosen)
-            if found is None:
-                break
-            chosen.append(found)
-            if self.spent >= self.effort or len(chosen) == self.most_routes:
-                break
-        self._finish(chosen)
+            children = None
+            solved = self._solved(node)
+            if solved is not None:
+                bound, there, which = solved
+                if which is None:
+                    settled = min(settled, bound)
+                elif not self._is_worse(bound):
+                    children = _children(node, there, which, bound)
+            if number % _POOL_NODES == 0:
+                self._together(self._allowed())
+            if children is not None:
+                node = children[0]
+                waiting.append((children[1].bound, -number, children[1]))
+                continue
+            restarts += 1
+            node = _taken(waiting, restarts)
+        self._together(self._allowed())
+        return min([settled, self.value, *(bound for bound, _, _ in waiting)])
 
-    def _next(self, programme: Relaxation, fits: Flags, passed: Collection[int]) -> int | None:
-        for column, _ in programme.shares():
-            at = self.known.index(column.pieces)
-            assert at is not None, "all routes of the relaxation are known"
-            if at not in passed and fits[at] and self.caps.allows(self.known.columns[at].amounts):
-                return at
-        return None
+    def _neighbours(self) -> Iterator[Flags]:
+        """What stays decided of the best so far: all but some memories, some segments, or both."""
+        pools, n = len(self.caps.memory), self.tables.places
+        for turn in count():
+            there = np.zeros_like(self._sizes, dtype=bool)
+            for column, _ in self.best:
+                there |= self._used(column.pieces)
+            there &= self._sizes > 0.0
+            step, kind = divmod(turn, 3)
+            size = (max(2, n // 3), max(2, n // 2))[step % 2]
+            start = (step * max(1, size // 2)) % n
+            if kind == 0 and pools > 2:
+                first = step % pools
+                second = (first + 1 + (step // pools) % (pools - 1)) % pools
+                there[:, (self._pool_of == first) | (self._pool_of == second)] = False
+            elif kind == 1:
+                there[start : start + size] = False
+            else:
+                there[:, self._pool_of == step % pools] = False
+                there[start : start + size] = False
+            yield there
 
-    def _missed(
-        self, programme: Relaxation, resident: Resident, left: Floats, chosen: Collection[int]
-    ) -> int | None:
-        """The route that gains most of all that still fit."""
-        caps = replace(self.caps, memory=np.maximum(left, 0.0))
-        effort = self.effort * _STEP_EFFORT
-        found = best_route(resident.rest(), programme.weights_now(), caps, effort=effort)
-        self.spent += found.spent
-        if found.pieces is None:
+    def _is_worse(self, value: float) -> bool:
+        return value >= self.value * (1.0 - CLOSE) or not np.isfinite(value)
+
+    def _solved(self, node: _Node) -> tuple[float, Flags, tuple[int, int] | None] | None:
+        """(bound, what is there, what to decide about: all is decided if nothing); None if nothing
+        better is in the node."""
+        there = node.there
+        left = self.caps.memory - self._bytes(there)
+        if (left < 0.0).any() or self._is_worse(node.bound):
             return None
-        self.known.meet([self._column(found.pieces)])
-        at = self.known.index(found.pieces)
-        return None if at in chosen else at
+        banned = node.banned | (~there & (self._sizes > left[self._pool_of]))
+        programme = self._relaxed(there, banned, left)
+        bound = max(programme.bound, node.bound)
+        if self._is_worse(bound) or not np.isfinite(programme.value()):
+            return None
+        needed = np.zeros_like(self._sizes)
+        for column, share in programme.shares():
+            needed += share * self._used(column.pieces)
+        is_open = ~there & (self._sizes > 0.0) & (needed > CLOSE)
+        is_half = is_open & (needed < 1.0 - CLOSE)
+        together = self._bytes(there | is_open)
+        if not is_half.any() or (together <= self.caps.memory).all():
+            # What is left are the arenas.
+            self._deploy(there | is_open)
+            is_half = is_open
+            if not is_open.any():
+                return bound, there, None
+        part = self._sizes / np.maximum(self.caps.memory, 1.0)[self._pool_of]
+        score = np.where(is_half, part * (0.1 + needed), -1.0)
+        place, form = divmod(int(score.argmax()), score.shape[1])
+        return bound, there, (place, form)
 
-    def _relaxed(self, rest: Tables, there: Flags, left: Floats) -> Relaxation:
-        """The relaxation where that is deployed; the routes that it finds are known from then."""
-        things = self.known.things
-        more = (things.uses & ~there) @ things.bytes
+    def _bytes(self, there: Flags) -> Floats:
+        by_form = np.where(there, self._sizes, 0.0).sum(axis=0)
+        found: Floats = np.bincount(self._pool_of, by_form, minlength=len(self.caps.memory))
+        return found
+
+    def _used(self, pieces: Pieces) -> Flags:
+        """(n, forms): the weights that a route needs, but for those of forks."""
+        tables = self.tables
+        found = np.zeros_like(self._sizes, dtype=bool)
+        stops = [start for start, _ in pieces[1:]] + [tables.places]
+        for (start, c), stop in zip(pieces, stops, strict=True):
+            found[start:stop, tables.form_of[c]] = True
+        return found
+
+    def _relaxed(self, there: Flags, banned: Flags, left: Floats) -> Relaxation:
+        """The relaxation where that is decided; the routes that it finds are known from then."""
+        tables, forms = self.tables, self.tables.form_of
+        weights = np.where(there[:, forms], 0.0, tables.weights)
+        is_refused = banned[:, forms] | (weights + tables.arenas > left[tables.pool_of])
+        rest = replace(
+            tables,
+            weights=weights,
+            refusal=np.where(is_refused, np.inf, tables.refusal),
+        )
         programme = self._programme(rest, replace(self.caps, memory=left))
-        programme.add(self.known.columns, more)
+        known = self.known.columns
+        for column in known[len(self._uses) :]:
+            self._uses.append(self._used(column.pieces))
+        uses = np.array(self._uses)
+        able = np.flatnonzero(~(uses & banned).any(axis=(1, 2)))
+        memory = np.array([known[at].amounts.memory for at in able])
+        if len(able):
+            by_form = np.where(uses[able] & there, self._sizes, 0.0).sum(axis=1)
+            memory = memory - by_form @ (self._pool_of[:, None] == np.arange(len(left)))
+            programme.add([known[at] for at in able], memory)
         programme.improve(self.effort * _STEP_EFFORT)
-        self.spent += programme.spent + _SEED_EFFORT * len(more)
+        self.spent += _NODE_EFFORT + programme.spent + _SEED_EFFORT * len(known)
         found = programme.columns + programme.idle
         fresh = [c.pieces for c in found if self.known.index(c.pieces) is None]
         self.known.meet([self._column(pieces) for pieces in fresh])
         return programme
 
-    def _finish(self, chosen: Sequence[int]) -> None:
-        """The best shares of all that runs with what is deployed."""
-        if not chosen:
-            return
-        uses = self.known.things.uses
-        there = uses[chosen].any(axis=0)
-        self._together(self._allowed() & ~(uses & ~there).any(axis=1))
+    def _deploy(self, there: Flags) -> None:
+        """The best mixture of routes whose weights are there."""
+        tables = self.tables
+        refused = ~there & (self._sizes > 0.0)
+        rest = replace(tables, refusal=np.where(refused[:, tables.form_of], np.inf, tables.refusal))
+        every = every_route(rest, _MOST_EVERY)
+        if every is not None:
+            fresh = [self._column(p) for p in every if self.known.index(p) is None]
+            self.spent += _ROUTE_EFFORT * len(fresh)
+            self.known.meet(c for c in fresh if self.caps.allows(c.amounts))
+        for column in self.known.columns[len(self._uses) :]:
+            self._uses.append(self._used(column.pieces))
+        is_there = ~(np.array(self._uses) & refused).any(axis=(1, 2))
+        self._together(self._allowed() & is_there)
+
+    # Which routes
 
     def _together(self, which: Flags) -> bool:
         """The best of some known routes that fit together; whether it is the best so far."""
@@ -212,18 +363,6 @@ class Assembly:
             return False
         self.value, self.best = found.value, found.of(self.known.columns)
         return True
-
-    def _neighbours(self) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """(routes that are kept, routes that are not deployed again), near the best so far."""
-        indices = [self.known.index(column.pieces) for column, _ in self.best]
-        routes = [at for at in indices if at is not None]
-        for count in range(1, len(routes) + 1):
-            for out in combinations(reversed(routes), count):
-                kept = tuple(at for at in routes if at not in out)
-                key = frozenset(kept) | frozenset(-1 - at for at in out)
-                if key not in self._tried:
-                    self._tried.add(key)
-                    yield kept, out
 
     @property
     def shares(self) -> Shares:

@@ -4,12 +4,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from edge_agent.planning.amounts import CLOSE
 from edge_agent.planning.known import Flags
+from edge_agent.planning.mixture import Wish
 from edge_agent.planning.packing import Packing
-from edge_agent.planning.tables import Floats
+from edge_agent.planning.shortest import Weights
+from edge_agent.planning.tables import Floats, Tables
+from edge_agent.plans import Target
 
 _HOPELESS = 1e8
 """Routes so many times worse than the best one could carry no share that shows."""
@@ -39,6 +44,7 @@ class Served:
             rows = np.vstack((rows, np.ones(len(loads))))
             # As much as sums of floats may leave of the rate.
             room = np.append(room * (1.0 + CLOSE), 1.0)
+        self._cost_scale = 1.0
         self._packing = Packing(room)
         self._packing.add(rows, np.full(len(loads), -1.0))
         self._rows = rows
@@ -49,6 +55,25 @@ class Served:
         """(n,): what a share of each route would bring at the last solution."""
         gains: Floats = self._profits - self._packing.duals @ self._rows
         return np.where(self.is_hopeful, gains, -1.0)
+
+    def gain(self, loads: Floats, cost: float) -> float:
+        """What a share of another route would bring at the last solution."""
+        row = loads / self._scale_s
+        if self._costs is None:
+            return float(1.0 - self._packing.duals @ row)
+        return float(-cost / self._cost_scale - self._packing.duals @ np.append(row, 1.0))
+
+    def weights(self, tables: Tables, wish: Wish) -> Weights:
+        """The weights under which the cheapest route is the one that is missed most."""
+        weights = Weights.none(tables)
+        prices = self._packing.duals[: self._served] / self._scale_s
+        own = 0.0 if self._costs is None else 1.0 / self._cost_scale
+        return replace(
+            weights,
+            loads=prices[None],
+            joules=weights.joules + own * (wish.target is Target.ENERGY),
+            size_bytes=weights.size_bytes + own * (wish.target is Target.BYTES),
+        )
 
     def solve(self, allowed: Flags) -> tuple[float, Floats, int]:
         """(value, shares, pivots) with the allowed routes alone; infinity if they do not serve."""
@@ -64,7 +89,8 @@ class Served:
         if shares[allowed].sum() < 1.0 - CLOSE or (shares[~allowed] > _LEAST_SHARE).any():
             return np.inf, np.zeros(len(allowed)), pivots
         costs = self._costs
-        scale = max(float(shares @ costs), float(costs[allowed].min()) * 0.5, 1e-300)
+        scale = max(float(shares @ costs), float(costs[allowed].min()) * 0.5) or 1.0
+        self._cost_scale = scale
         worth = np.minimum(costs / scale, _HOPELESS)
         worst = 10.0 * max(float(worth[allowed].max()), 1.0)
         self._profits = -worth
