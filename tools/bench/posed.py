@@ -15,7 +15,7 @@ from edge_agent.problems import Link, PlannedDevice, Problem
 from edge_agent.profile_files.reading import load
 from edge_agent.profile_files.shipped import shipped
 from edge_agent.profiles import Configuration, SegmentTimes
-from edge_agent.subgraphs import ModelSummary
+from edge_agent.subgraphs import ModelSummary, Segment
 
 CONFIGURATIONS = 9
 """Of each device of a crowd."""
@@ -150,8 +150,9 @@ def crowd_problem(
     drawn: list[DeviceProfile] = []
     while len(drawn) < devices:
         drawn += rng.sample(known, min(len(known), devices - len(drawn)))
+    kinds = _Kinds.of(model.summary)
     made = [
-        _crowded(replace(profile, id=f"d{number}"), model.summary, rng, noise, is_for_throughput)
+        _crowded(replace(profile, id=f"d{number}"), kinds, rng, noise, is_for_throughput)
         for number, profile in enumerate(drawn)
     ]
     links = [
@@ -179,21 +180,55 @@ def _problem(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kinds:
+    """The segments of a long model, each kind of them once: a chain repeats its models."""
+
+    summary: ModelSummary
+    segments: tuple[Segment, ...]
+    kind_of: tuple[int, ...]
+    """Of each segment of the model."""
+
+    @classmethod
+    def of(cls, summary: ModelSummary) -> _Kinds:
+        numbers: dict[tuple[object, ...], int] = {}
+        kinds: list[Segment] = []
+        kind_of = []
+        for segment in summary.segments:
+            key = (segment.operators, segment.work)
+            if key not in numbers:
+                numbers[key] = len(kinds)
+                kinds.append(replace(segment, index=len(kinds)))
+            kind_of.append(numbers[key])
+        return cls(summary=summary, segments=tuple(kinds), kind_of=tuple(kind_of))
+
+    def times(self, unit: UnitProfile, which: Configuration) -> SegmentTimes:
+        """Estimated times of all segments of the model."""
+        found = estimated_times(unit, which, self.segments)
+        refused = frozenset(found.refused)
+        return replace(
+            found,
+            segment_s=tuple(found.segment_s[kind] for kind in self.kind_of),
+            refused=tuple(place for place, kind in enumerate(self.kind_of) if kind in refused),
+        )
+
+
 def _crowded(
     profile: DeviceProfile,
-    summary: ModelSummary,
+    kinds: _Kinds,
     rng: random.Random,
     noise: float,
     is_for_throughput: bool,
 ) -> PlannedDevice:
     pace = rng.uniform(0.8, 1.25)
     times = [
-        _disturbed(estimated_times(unit, which, summary.segments), pace, noise, rng)
+        _disturbed(kinds.times(unit, which), pace, noise, rng)
         for unit in _accelerators_first(profile)
         for which in _configurations(unit, is_for_throughput)
     ]
-    usable = [one for one in times if len(one.refused) < len(summary.segments)]
-    device = planned_device(profile, summary)
+    usable = [one for one in times if len(one.refused) < len(kinds.kind_of)]
+    one = replace(kinds.summary, segments=kinds.summary.segments[:1], cuts=(), forks=())
+    device = planned_device(profile, one)
     return replace(
         device,
         times=tuple(usable[:CONFIGURATIONS]),
