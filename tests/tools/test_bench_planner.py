@@ -100,15 +100,21 @@ def test_devices_of_a_mix_have_the_links_that_were_said(model: SummarisedModel) 
 
 def test_a_repeated_call_is_timed_each_time_but_the_first() -> None:
     calls: list[int] = []
-    found = repeated(lambda: calls.append(1), budget_s=0.0, least=3, most=9)
+    found = repeated(lambda: calls.append(1), budget_s=5.0, least=2, most=3)
     assert (len(calls), len(found.took_s), found.result) == (4, 3, None)
     assert 0 <= found.median_s <= found.p95_s
+    assert len(found.processor_s) == 3
+
+
+def test_a_call_that_takes_longer_than_the_budget_is_not_repeated() -> None:
+    calls: list[int] = []
+    assert len(repeated(lambda: calls.append(1), budget_s=0.0, least=3).took_s) == len(calls) == 1
 
 
 def test_calls_that_give_unequal_results_are_refused() -> None:
     numbers = iter(range(9))
     with pytest.raises(ValueError, match="unequal results"):
-        repeated(lambda: next(numbers), budget_s=0.0)
+        repeated(lambda: next(numbers), budget_s=5.0)
 
 
 @pytest.mark.long
