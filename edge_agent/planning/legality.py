@@ -126,7 +126,7 @@ def _of_bounds(problem: Problem, routes: Sequence[Route]) -> Iterator[str]:
             continue
         worst = together.value(bound.target)
         if bound.target in (Target.ENERGY, Target.BYTES):
-            alone = (evaluate(problem, [_whole(route)]) for route in routes)
+            alone = (evaluate(problem, [_whole(route)]) for route in routes if route.share)
             worst = max(metrics.value(bound.target) for metrics in alone)
         if worst > bound.limit * _ROOM:
             yield f"{bound.target} {worst:g}, at most {bound.limit:g} is asked"

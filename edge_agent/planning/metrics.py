@@ -156,7 +156,8 @@ def evaluate(problem: Problem, routes: Sequence[Route]) -> Metrics:
     walked = [(route.share, legs(problem, route)) for route in routes]
     loads = resource_loads(problem, walked)
     busiest = max(loads.values(), default=0.0)
-    slowest = max((found for _, found in walked), key=latency_s)
+    # A route without a share is deployed, but no request takes it.
+    slowest = max((found for share, found in walked if share > 0.0), key=latency_s)
     return Metrics(
         latency_s=latency_s(slowest),
         throughput_per_s=1.0 / busiest if busiest else float("inf"),

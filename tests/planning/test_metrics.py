@@ -88,6 +88,17 @@ def test_the_latency_of_a_mixture_is_that_of_its_slowest_route() -> None:
     assert found.peak_memory_bytes == 6300
 
 
+def test_a_route_that_no_request_takes_is_in_memory_and_else_counts_nothing() -> None:
+    made = quick_neighbour()
+    alone = evaluate(made, ALL_ON_B)
+    spare = replace(ALL_ON_A[0], share=0.0)
+    found = evaluate(made, (*ALL_ON_B, spare))
+    assert found.latency_s == alone.latency_s < evaluate(made, ALL_ON_A).latency_s
+    assert found.throughput_per_s == alone.throughput_per_s
+    held = memory_bytes(made, (*ALL_ON_B, spare))
+    assert held == memory_bytes(made, ALL_ON_B) | memory_bytes(made, ALL_ON_A)
+
+
 def test_errors_of_profiles_add_up_over_a_route() -> None:
     made = quick_neighbour()
     for name, error in ((A, 0.1), (B, 0.5)):
