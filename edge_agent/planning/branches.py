@@ -25,6 +25,7 @@ from edge_agent.planning.metrics import (
     fork_legs,
     held_bytes,
     latency_s,
+    link_s,
     memory_bytes,
     resource_loads,
     resource_of,
@@ -35,10 +36,13 @@ from edge_agent.planning.metrics import (
 from edge_agent.planning.present import is_spared
 from edge_agent.planning.tables import Choice, Floats, Forks, Tables, tabulate
 from edge_agent.plans import Target
-from edge_agent.subgraphs import Fork
+from edge_agent.problems import Link
+from edge_agent.subgraphs import Fork, SegmentRange
 
 MOST_TRIES = 4000
-"""Schedules that are looked at for one fork and home."""
+"""Schedules that are looked at in all, to find the quickest of each fork and home."""
+_LEAST_TRIES = 8
+"""But for each at least so many."""
 _MOST_LOOKED_AT = 4000
 """Ways of all forks of a model that are looked at, to offer all that are worth it."""
 _MOST_ORDERED = 4
@@ -85,21 +89,20 @@ def _tabulated(tables: Tables, target: Target, homes: set[DeviceId]) -> Tables:
 def _options(tables: Tables, *, is_quickest: bool, is_rate: bool) -> list[ForkOption]:
     found = None if is_quickest else _all_options(tables, is_rate=is_rate)
     if found is None:
-        found = [option for option in _quickest(tables) if not _is_slower(tables, option)]
+        found = list(_quickest(tables))
     return found
 
 
-def _is_slower(tables: Tables, option: ForkOption) -> bool:
-    """Whether one configuration of its home runs the segments as fast."""
-    inside = option.step.segments
-    own = tables.device_of == option.home
-    took = (tables.seconds + tables.refusal)[inside.start : inside.stop, own].sum(axis=0)
-    took += (
-        tables.overhead[own] + tables.barrier[inside.start, own] + tables.border[inside.start, own]
-    )
-    if inside.stop < tables.places:
-        took += tables.barrier[inside.stop, own] + tables.border[inside.stop, own]
-    return bool(took.min(initial=np.inf) <= option.demands[SECONDS])
+def _linear_s(tables: Tables, inside: SegmentRange, home: int) -> float:
+    """Seconds of running a fork's segments in the best of its home's configurations."""
+    own = tables.device_of == home
+    rows = slice(inside.start, inside.stop)
+    took = (tables.seconds[rows, own] + tables.refusal[rows, own]).sum(axis=0)
+    took += tables.overhead[own]
+    for edge in (inside.start, inside.stop):
+        if edge < tables.places:
+            took += tables.barrier[edge, own] + tables.border[edge, own]
+    return float(took.min(initial=np.inf))
 
 
 def demands_of(tables: Tables, step: PlacedFork) -> Floats:
@@ -243,9 +246,15 @@ def _undominated(
 
 
 def _quickest(tables: Tables) -> Iterator[ForkOption]:
-    for index, fork in enumerate(tables.problem.summary.forks):
-        for home, device in enumerate(tables.devices):
-            step = _soonest(tables, index, fork, device)
+    """Of every fork and home the way that ends soonest, where that is sooner than without."""
+    forks = tables.problem.summary.forks
+    tries = max(MOST_TRIES // max(len(forks) * len(tables.devices), 1), _LEAST_TRIES)
+    for index, fork in enumerate(forks):
+        seconds = np.array([branch.work for branch in fork.branches])
+        seconds = seconds @ tables.seconds[fork.segments.start : fork.segments.stop]
+        for home in range(len(tables.devices)):
+            search = _Schedules.of(tables, index, home, seconds, tries)
+            step = None if search is None else search.soonest()
             if step is not None:
                 yield ForkOption(step=step, home=home, demands=demands_of(tables, step))
 
@@ -259,57 +268,103 @@ class _Schedules:
     fork: Fork
     home: DeviceId
     machines: Sequence[_Machine]
-    order: Sequence[int]
-    tries: int = 0
-    best_s: float = float("inf")
+    seconds: Floats
+    """(branches, c): of each branch alone, without overhead and borders."""
+    tries: int
+    """Schedules that may still be looked at."""
+    best_s: float
+    """What has to be beaten: at first, the time without running branches at once."""
+    links: Sequence[tuple[Link, Link] | None]
+    """Of each machine, to it and back; None: it is at home."""
     best: PlacedFork | None = None
     _runs: dict[tuple[int, _Branches], tuple[float, int]] = field(default_factory=dict)
 
+    @classmethod
+    def of(
+        cls, tables: Tables, index: int, home: int, seconds: Floats, tries: int
+    ) -> _Schedules | None:
+        """A search; None if there are not two places for branches."""
+        problem, device = tables.problem, tables.devices[home]
+        fork = problem.summary.forks[index]
+        machines = _machines(tables, fork, device)
+        if len(machines) < 2:
+            return None
+        links: list[tuple[Link, Link] | None] = []
+        for machine in machines:
+            there = find_link(problem, device, machine.device)
+            back = find_link(problem, machine.device, device)
+            links.append(None if there is None or back is None else (there, back))
+        return cls(
+            tables=tables,
+            index=index,
+            fork=fork,
+            home=device,
+            machines=machines,
+            seconds=seconds,
+            tries=tries,
+            best_s=_linear_s(tables, fork.segments, home),
+            links=links,
+        )
+
     def run_s(self, machine: int, branches: _Branches) -> tuple[float, int]:
-        """Seconds of an arm on a machine in its best choice, sending aside, and that choice."""
+        """Seconds of an arm on a machine in its best choice, there and back if nothing else is
+        sent, and that choice; infinity if it cannot go there."""
         key = (machine, branches)
         if key not in self._runs:
-            self._runs[key] = min(
-                (self._choice_s(c, branches), c) for c in self.machines[machine].choices
-            )
+            where = self.machines[machine]
+            run_s, choice = min((self._choice_s(c, branches), c) for c in where.choices)
+            sent_s = self._sent_s(machine, branches) if self.links[machine] else 0.0
+            self._runs[key] = run_s + sent_s, choice
         return self._runs[key]
 
     def _choice_s(self, c: int, branches: _Branches) -> float:
-        tables, fork = self.tables, self.fork
-        own = tables.seconds[fork.segments.start : fork.segments.stop, c]
+        tables = self.tables
+        crossing = 0
         total = float(tables.overhead[c])
-        per_byte = tables.border_s_per_byte[c]
-        for branch in (fork.branches[b] for b in branches):
-            total += float(own @ branch.work)
-            total += per_byte * (branch.input_bytes + branch.output_bytes)
-        return total
+        for b in branches:
+            total += float(self.seconds[b, c])
+            crossing += self.fork.branches[b].input_bytes + self.fork.branches[b].output_bytes
+        return total + float(tables.border_s_per_byte[c]) * crossing
 
-    def search(self, depth: int, arms: tuple[_Branches, ...]) -> None:
-        """Give the branches from `depth` on to machines; `arms` are those of each machine."""
-        if self.tries >= MOST_TRIES:
-            return
-        if depth == len(self.order):
+    def _sent_s(self, machine: int, branches: _Branches) -> float:
+        where, links = self.machines[machine], self.links[machine]
+        assert links is not None, "it is not at home"
+        if not _may_go(self.tables, self.fork, self.home, where, branches):
+            return float("inf")
+        there = sum(self.fork.branches[b].input_bytes for b in branches)
+        back = sum(self.fork.branches[b].output_bytes for b in branches)
+        problem = self.tables.problem
+        return link_s(problem, links[0], there) + link_s(problem, links[1], back)
+
+    def soonest(self) -> PlacedFork | None:
+        """The schedule that ends soonest; None if none is found that beats running without."""
+        places = range(len(self.machines))
+        alone_s = [
+            min(self.run_s(m, (b,))[0] for m in places) for b in range(len(self.fork.branches))
+        ]
+        order = sorted(range(len(self.fork.branches)), key=lambda b: (-alone_s[b], b))
+        self._search(order, ((),) * len(self.machines))
+        return self.best
+
+    def _search(self, order: Sequence[int], arms: tuple[_Branches, ...]) -> None:
+        """Give the branches of `order` to machines; `arms` are those of each machine by now."""
+        if not order:
             self._try(arms)
             return
-        branch = self.order[depth]
         further = []
         for machine, own in enumerate(arms):
-            longer = tuple(sorted((*own, branch)))
+            longer = tuple(sorted((*own, order[0])))
             further.append((self.run_s(machine, longer)[0], machine, longer))
         for run_s, machine, longer in sorted(further):
-            is_sent = _may_go(self.tables, self.fork, self.home, self.machines[machine], longer)
-            if run_s < self.best_s and is_sent:
-                self.search(depth + 1, (*arms[:machine], longer, *arms[machine + 1 :]))
+            if run_s < self.best_s and self.tries > 0:
+                self._search(order[1:], (*arms[:machine], longer, *arms[machine + 1 :]))
 
     def _try(self, arms: tuple[_Branches, ...]) -> None:
-        if sum(1 for own in arms if own) < 2:
+        used = [machine for machine, own in enumerate(arms) if own]
+        if len(used) < 2:
             return
-        self.tries += 1
-        placed = [
-            _arm(self.tables, own, self.run_s(machine, own)[1])
-            for machine, own in enumerate(arms)
-            if own
-        ]
+        self.tries -= 1
+        placed = [_arm(self.tables, arms[m], self.run_s(m, arms[m])[1]) for m in used]
         for order in _orders(self.tables, self.home, placed):
             step = PlacedFork(
                 fork=self.index, segments=self.fork.segments, home=self.home, arms=tuple(order)
@@ -317,22 +372,6 @@ class _Schedules:
             took_s = latency_s(fork_legs(self.tables.problem, step, 0.0))
             if took_s < self.best_s:
                 self.best_s, self.best = took_s, step
-
-
-def _soonest(tables: Tables, index: int, fork: Fork, home: DeviceId) -> PlacedFork | None:
-    machines = _machines(tables, fork, home)
-    if len(machines) < 2:
-        return None
-    search = _Schedules(
-        tables=tables, index=index, fork=fork, home=home, machines=machines, order=()
-    )
-    alone_s = [
-        min(search.run_s(m, (b,))[0] for m in range(len(machines)))
-        for b in range(len(fork.branches))
-    ]
-    search.order = sorted(range(len(fork.branches)), key=lambda b: (-alone_s[b], b))
-    search.search(0, ((),) * len(machines))
-    return search.best
 
 
 # As choices of the tables

@@ -344,6 +344,28 @@ def find_link(problem: Problem, source: DeviceId, target: DeviceId) -> Link | No
     return next((k for k in problem.links if (k.source, k.target) == ends), None)
 
 
+def processor_s_per_byte(problem: Problem, link: Link) -> tuple[float, float]:
+    """Seconds of one core for each byte, at the source and at the target of a link."""
+    source, target = problem.device(link.source), problem.device(link.target)
+    return (
+        source.send_s_per_byte * slowdown(problem, source.id, HOST_UNIT),
+        target.receive_s_per_byte * slowdown(problem, target.id, HOST_UNIT),
+    )
+
+
+def link_s(problem: Problem, link: Link, size_bytes: int) -> float:
+    """Seconds of sending so many bytes over a link that is idle."""
+    send_s_per_byte, receive_s_per_byte = processor_s_per_byte(problem, link)
+    return sending_s(
+        size_bytes,
+        latency_s=link.latency_s,
+        wire_s_per_byte=1.0 / link.goodput_bytes_per_s,
+        send_s_per_byte=send_s_per_byte,
+        receive_s_per_byte=receive_s_per_byte,
+        chunk_bytes=problem.chunk_bytes,
+    )
+
+
 def _sending(
     problem: Problem,
     source: DeviceId,
@@ -355,22 +377,12 @@ def _sending(
     link = find_link(problem, source, target)
     if link is None:
         raise ValueError(f"there is no link from {source} to {target}")
-    send_s_per_byte = problem.device(source).send_s_per_byte * slowdown(problem, source, HOST_UNIT)
-    receive_s_per_byte = problem.device(target).receive_s_per_byte * slowdown(
-        problem, target, HOST_UNIT
-    )
+    send_s_per_byte, receive_s_per_byte = processor_s_per_byte(problem, link)
     return Sending(
         link=link,
         boundary=boundary,
         size_bytes=size_bytes,
-        took_s=sending_s(
-            size_bytes,
-            latency_s=link.latency_s,
-            wire_s_per_byte=1.0 / link.goodput_bytes_per_s,
-            send_s_per_byte=send_s_per_byte,
-            receive_s_per_byte=receive_s_per_byte,
-            chunk_bytes=problem.chunk_bytes,
-        ),
+        took_s=link_s(problem, link, size_bytes),
         send_s=size_bytes * send_s_per_byte,
         receive_s=size_bytes * receive_s_per_byte,
         wire_s=size_bytes / link.goodput_bytes_per_s,
