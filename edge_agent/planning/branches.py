@@ -25,18 +25,18 @@ from edge_agent.planning.metrics import (
     fork_legs,
     held_bytes,
     latency_s,
-    link_s,
     memory_bytes,
+    processor_s_per_byte,
     resource_loads,
-    resource_of,
     route_bytes,
     route_joules,
+    sending_s,
     times_of,
 )
 from edge_agent.planning.present import is_spared
 from edge_agent.planning.tables import Choice, Floats, Forks, Tables, tabulate
 from edge_agent.plans import Target
-from edge_agent.problems import Link
+from edge_agent.problems import Link, Problem
 from edge_agent.subgraphs import Fork, SegmentRange
 
 MOST_TRIES = 4000
@@ -134,20 +134,27 @@ class _Machine:
     choices: tuple[int, ...]
 
 
-def _machines(tables: Tables, fork: Fork, home: DeviceId) -> list[_Machine]:
-    """Where branches of the fork may run, the home first."""
+def _able(tables: Tables, fork: Fork) -> list[int]:
+    """The choices in which branches of a fork may run."""
     inside = slice(fork.segments.start, fork.segments.stop)
-    able: dict[tuple[DeviceId, str], list[int]] = {}
-    for c, choice in enumerate(tables.choices):
-        which = choice.configuration
-        assert which is not None, "there are no choices of forks yet"
-        is_parted = is_divisible(times_of(tables.problem, choice.device, which))
-        if tables.refusal[inside, c].any() or not is_parted:
-            continue
-        is_home = choice.device == home
-        name = resource_of(choice.device, which) if is_home else ""
-        able.setdefault((choice.device, name), []).append(c)
-    machines = [_Machine(device=d, choices=tuple(c)) for (d, _), c in able.items()]
+    allowed = np.flatnonzero(~tables.refusal[inside].any(axis=0))
+    return [c for c in allowed.tolist() if _is_parted(tables, c)]
+
+
+def _is_parted(tables: Tables, c: int) -> bool:
+    choice = tables.choices[c]
+    assert choice.configuration is not None, "there are no choices of forks yet"
+    return is_divisible(times_of(tables.problem, choice.device, choice.configuration))
+
+
+def _machines(tables: Tables, able: Sequence[int], home: DeviceId) -> list[_Machine]:
+    """Where branches may run, the home first; `able`: in which choices."""
+    grouped: dict[tuple[DeviceId, str], list[int]] = {}
+    for c in able:
+        choice = tables.choices[c]
+        resource = tables.resources[tables.resource_of[c]] if choice.device == home else ""
+        grouped.setdefault((choice.device, resource), []).append(c)
+    machines = [_Machine(device=d, choices=tuple(c)) for (d, _), c in grouped.items()]
     linked = {(k.source, k.target) for k in tables.problem.links}
     reached = [
         m for m in machines if m.device == home or {(home, m.device), (m.device, home)} <= linked
@@ -201,7 +208,7 @@ def _all_options(tables: Tables, *, is_rate: bool) -> list[ForkOption] | None:
 
 
 def _ways(tables: Tables, index: int, fork: Fork, home: DeviceId) -> Iterator[PlacedFork]:
-    machines = _machines(tables, fork, home)
+    machines = _machines(tables, _able(tables, fork), home)
     for placed in product(range(len(machines)), repeat=len(fork.branches)):
         arms = {m: tuple(b for b, at in enumerate(placed) if at == m) for m in sorted({*placed})}
         if len(arms) < 2:
@@ -248,15 +255,69 @@ def _undominated(
 def _quickest(tables: Tables) -> Iterator[ForkOption]:
     """Of every fork and home the way that ends soonest, where that is sooner than without."""
     forks = tables.problem.summary.forks
+    problem = tables.problem
+    ways = {(k.source, k.target): _Way.of(problem, k) for k in problem.links}
+    trips = {
+        (source, target): _Trip(there=way, back=ways[target, source])
+        for (source, target), way in ways.items()
+        if (target, source) in ways
+    }
     tries = max(MOST_TRIES // max(len(forks) * len(tables.devices), 1), _LEAST_TRIES)
     for index, fork in enumerate(forks):
         seconds = np.array([branch.work for branch in fork.branches])
         seconds = seconds @ tables.seconds[fork.segments.start : fork.segments.stop]
-        for home in range(len(tables.devices)):
-            search = _Schedules.of(tables, index, home, seconds, tries)
-            step = None if search is None else search.soonest()
+        able = _able(tables, fork)
+        arms: dict[tuple[_Branches, _Branches], tuple[float, int]] = {}
+        for home, device in enumerate(tables.devices):
+            machines = _machines(tables, able, device)
+            if len(machines) < 2:
+                continue
+            search = _Schedules(
+                tables=tables,
+                index=index,
+                fork=fork,
+                home=device,
+                machines=machines,
+                trips=[trips.get((device, m.device)) for m in machines],
+                seconds=seconds,
+                arms=arms,
+                tries=tries,
+                best_s=_linear_s(tables, fork.segments, home),
+            )
+            step = search.soonest()
             if step is not None:
                 yield ForkOption(step=step, home=home, demands=demands_of(tables, step))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Way:
+    """A link, with seconds per byte of the processors at both ends."""
+
+    link: Link
+    send_s_per_byte: float
+    receive_s_per_byte: float
+
+    @classmethod
+    def of(cls, problem: Problem, link: Link) -> _Way:
+        send, receive = processor_s_per_byte(problem, link)
+        return cls(link=link, send_s_per_byte=send, receive_s_per_byte=receive)
+
+    def sent_s(self, problem: Problem, size_bytes: int) -> float:
+        """Seconds from the first byte's departure to the last one's arrival."""
+        return sending_s(
+            size_bytes,
+            latency_s=self.link.latency_s,
+            wire_s_per_byte=1.0 / self.link.goodput_bytes_per_s,
+            send_s_per_byte=self.send_s_per_byte,
+            receive_s_per_byte=self.receive_s_per_byte,
+            chunk_bytes=problem.chunk_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trip:
+    there: _Way
+    back: _Way
 
 
 @dataclass(slots=True, kw_only=True)
@@ -274,67 +335,47 @@ class _Schedules:
     """Schedules that may still be looked at."""
     best_s: float
     """What has to be beaten: at first, the time without running branches at once."""
-    links: Sequence[tuple[Link, Link] | None]
-    """Of each machine, to it and back; None: it is at home."""
+    arms: dict[tuple[_Branches, _Branches], tuple[float, int]]
+    """What is known of arms: by (choices, branches), as `_choice`. Of all homes."""
+    trips: Sequence[_Trip | None]
+    """To each machine and back; None: it is at home."""
     best: PlacedFork | None = None
     _runs: dict[tuple[int, _Branches], tuple[float, int]] = field(default_factory=dict)
-
-    @classmethod
-    def of(
-        cls, tables: Tables, index: int, home: int, seconds: Floats, tries: int
-    ) -> _Schedules | None:
-        """A search; None if there are not two places for branches."""
-        problem, device = tables.problem, tables.devices[home]
-        fork = problem.summary.forks[index]
-        machines = _machines(tables, fork, device)
-        if len(machines) < 2:
-            return None
-        links: list[tuple[Link, Link] | None] = []
-        for machine in machines:
-            there = find_link(problem, device, machine.device)
-            back = find_link(problem, machine.device, device)
-            links.append(None if there is None or back is None else (there, back))
-        return cls(
-            tables=tables,
-            index=index,
-            fork=fork,
-            home=device,
-            machines=machines,
-            seconds=seconds,
-            tries=tries,
-            best_s=_linear_s(tables, fork.segments, home),
-            links=links,
-        )
 
     def run_s(self, machine: int, branches: _Branches) -> tuple[float, int]:
         """Seconds of an arm on a machine in its best choice, there and back if nothing else is
         sent, and that choice; infinity if it cannot go there."""
         key = (machine, branches)
         if key not in self._runs:
-            where = self.machines[machine]
-            run_s, choice = min((self._choice_s(c, branches), c) for c in where.choices)
-            sent_s = self._sent_s(machine, branches) if self.links[machine] else 0.0
+            run_s, choice = self._choice(self.machines[machine].choices, branches)
+            sent_s = self._sent_s(machine, branches) if self.trips[machine] else 0.0
             self._runs[key] = run_s + sent_s, choice
         return self._runs[key]
 
-    def _choice_s(self, c: int, branches: _Branches) -> float:
-        tables = self.tables
-        crossing = 0
-        total = float(tables.overhead[c])
-        for b in branches:
-            total += float(self.seconds[b, c])
-            crossing += self.fork.branches[b].input_bytes + self.fork.branches[b].output_bytes
-        return total + float(tables.border_s_per_byte[c]) * crossing
+    def _choice(self, choices: _Branches, branches: _Branches) -> tuple[float, int]:
+        """Seconds of an arm in the best of some choices, and that choice."""
+        known = self.arms.get((choices, branches))
+        if known is not None:
+            return known
+        tables, which = self.tables, list(choices)
+        own = [self.fork.branches[b] for b in branches]
+        crossing = sum(branch.input_bytes + branch.output_bytes for branch in own)
+        took = self.seconds[list(branches)][:, which].sum(axis=0)
+        took += tables.overhead[which] + tables.border_s_per_byte[which] * crossing
+        best = int(took.argmin())
+        found = float(took[best]), choices[best]
+        self.arms[choices, branches] = found
+        return found
 
     def _sent_s(self, machine: int, branches: _Branches) -> float:
-        where, links = self.machines[machine], self.links[machine]
-        assert links is not None, "it is not at home"
-        if not _may_go(self.tables, self.fork, self.home, where, branches):
+        trip = self.trips[machine]
+        assert trip is not None, "it is not at home"
+        if not _may_go(self.tables, self.fork, self.home, self.machines[machine], branches):
             return float("inf")
         there = sum(self.fork.branches[b].input_bytes for b in branches)
         back = sum(self.fork.branches[b].output_bytes for b in branches)
         problem = self.tables.problem
-        return link_s(problem, links[0], there) + link_s(problem, links[1], back)
+        return trip.there.sent_s(problem, there) + trip.back.sent_s(problem, back)
 
     def soonest(self) -> PlacedFork | None:
         """The schedule that ends soonest; None if none is found that beats running without."""

@@ -353,19 +353,6 @@ def processor_s_per_byte(problem: Problem, link: Link) -> tuple[float, float]:
     )
 
 
-def link_s(problem: Problem, link: Link, size_bytes: int) -> float:
-    """Seconds of sending so many bytes over a link that is idle."""
-    send_s_per_byte, receive_s_per_byte = processor_s_per_byte(problem, link)
-    return sending_s(
-        size_bytes,
-        latency_s=link.latency_s,
-        wire_s_per_byte=1.0 / link.goodput_bytes_per_s,
-        send_s_per_byte=send_s_per_byte,
-        receive_s_per_byte=receive_s_per_byte,
-        chunk_bytes=problem.chunk_bytes,
-    )
-
-
 def _sending(
     problem: Problem,
     source: DeviceId,
@@ -382,7 +369,14 @@ def _sending(
         link=link,
         boundary=boundary,
         size_bytes=size_bytes,
-        took_s=link_s(problem, link, size_bytes),
+        took_s=sending_s(
+            size_bytes,
+            latency_s=link.latency_s,
+            wire_s_per_byte=1.0 / link.goodput_bytes_per_s,
+            send_s_per_byte=send_s_per_byte,
+            receive_s_per_byte=receive_s_per_byte,
+            chunk_bytes=problem.chunk_bytes,
+        ),
         send_s=size_bytes * send_s_per_byte,
         receive_s=size_bytes * receive_s_per_byte,
         wire_s=size_bytes / link.goodput_bytes_per_s,
