@@ -33,8 +33,14 @@ from edge_agent.problems import PlannedDevice, PlannedUnit, Problem
 from edge_agent.profiles import Configuration, LatencyProfile, SegmentTimes
 from edge_agent.subgraphs import ModelSummary, SegmentRange
 
-_EFFORT = 500_000.0
-"""About half a second of a desktop processor, for the plans over several resources of one sort."""
+_LEAST_EFFORT = 200_000.0
+_SEGMENT_EFFORT = 500.0
+"""About microseconds of a desktop processor, for the plans over several resources of one sort; for
+each segment of a long model."""
+_TIE_EFFORT_SHARE = 0.25
+_NEAR = 1.1
+"""The best plan over several resources of one sort is looked for as long as it may take at most so
+much longer than the best one known: what is measured may be another one."""
 _LOOKS = 2_000
 """Partial plans to look at for the order of plans over several resources that take as long."""
 _PER_S = 1e12
@@ -49,8 +55,9 @@ def choose(
     For the latency, one request runs at a time. For the throughput, plans are ordered by time per
     request (see `assemble`); what shares a resource has as many instances, and what is on the
     host's cores beside an accelerator also as many threads. Exact: no plan that `profile` can
-    price is better than the ones returned; of the plans over several resources, the best one of
-    each sort of instances and threads is among them, exact within `_EFFORT`. Ties: less work in all
+    price is better than the ones returned; of the plans over several resources, that holds for the
+    best one, as far as the search of labels.py is exact within its effort, and there is one for
+    each sort of instances and threads that is nearly as good. Ties: less work in all
     (what does not hold up the busiest resource still runs where it is fastest), then fewer
     subgraphs, then the order of `Configuration`, then earlier cuts.
 
@@ -73,16 +80,15 @@ def choose(
         singles += [counted.ranked(p, target) for p in counted.undivided()]
     best = sorted({*best, *singles})
     if target is Target.THROUGHPUT:
-        for group in _side_by_side(profile.times):
-            counted = _Counted.of(summary, group)
-            known_s = best[0].per_request if best else math.inf
-            found = _fastest(counted, known_s * counted.round)
+        sorts = [_Counted.of(summary, group) for group in _side_by_side(profile.times)]
+        for counted in sorted(sorts, key=lambda c: c.least_per_request()):
+            known = best[0].per_request if best else math.inf
+            found = _fastest(counted, known * counted.round * _NEAR)
             best = sorted({*best, *(counted.ranked(pieces, target) for pieces in found)})
     chosen = sorted({*best[:count], *singles})
-    known = {t.configuration: t for t in profile.times}
-    return tuple(
-        assemble(summary, known, _pieces(r, len(summary.segments)), target=target) for r in chosen
-    )
+    times_of = {t.configuration: t for t in profile.times}
+    size = len(summary.segments)
+    return tuple(assemble(summary, times_of, _pieces(r, size), target=target) for r in chosen)
 
 
 class _Ranked(NamedTuple):
@@ -140,6 +146,11 @@ class _Counted:
         """By the work in all."""
         return cheapest(self.tables, self.work())
 
+    def least_per_request(self) -> float:
+        """What no plan is better than: the work in all, shared evenly by all resources."""
+        shared = len(set(self.tables.resource_of.tolist()))
+        return float(self.cheapest().totals[0]) / shared / self.round
+
     def work(self) -> Weights:
         """The work in all counts."""
         none = Weights.none(self.tables)
@@ -163,16 +174,20 @@ class _Counted:
 
 def _fastest(counted: _Counted, known: float) -> list[Pieces]:
     """The plan whose busiest resource has least to do, and of such ones the first in order; with
-    it, those that were found on the way. None where all take more than `known`."""
+    it, those that were found on the way. Nothing where all take more than `known`."""
     tables, none = counted.tables, Caps.none(counted.tables)
-    found = best_route(tables, Bottleneck.LOADS, none, effort=_EFFORT, known=known * (1.0 + CLOSE))
-    busiest = min(found.value, known)
+    effort = max(_LEAST_EFFORT, _SEGMENT_EFFORT * tables.places)
+    found = best_route(tables, Bottleneck.LOADS, none, effort=effort, known=known * (1.0 + CLOSE))
+    busiest, work = min(found.value, known), math.inf
     if not math.isfinite(busiest):
         return []
-    most = np.full(len(tables.resources), busiest)
-    least = best_route(tables, counted.work(), replace(none, loads=most), effort=_EFFORT)
-    tied = first_within(counted.cheapest(), most, least.value, _LOOKS)
-    return [pieces for pieces in (found.pieces, least.pieces, tied) if pieces is not None]
+    if found.pieces is not None:
+        work = float(demanded(tables, found.pieces)[SECONDS])
+    tied = replace(none, loads=np.full(len(tables.resources), busiest))
+    effort *= _TIE_EFFORT_SHARE
+    least = best_route(tables, counted.work(), tied, effort=effort, known=work)
+    first = first_within(counted.cheapest(), tied.loads, min(least.value, work), _LOOKS)
+    return [pieces for pieces in (found.pieces, least.pieces, first) if pieces is not None]
 
 
 def _alike(all_times: Sequence[SegmentTimes], target: Target) -> list[list[SegmentTimes]]:
