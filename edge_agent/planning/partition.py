@@ -16,7 +16,7 @@ import numpy as np
 
 from edge_agent.devices import DeviceId, Layout
 from edge_agent.distributions import PlacedSubgraph
-from edge_agent.planning.amounts import CLOSE, SECONDS, Bottleneck, Caps, demanded, load_columns
+from edge_agent.planning.amounts import SECONDS, Bottleneck, Caps, demanded, load_columns
 from edge_agent.planning.cost import (
     assemble,
     border_bytes,
@@ -37,11 +37,11 @@ _LEAST_EFFORT = 200_000.0
 _SEGMENT_EFFORT = 500.0
 """About microseconds of a desktop processor, for the plans over several resources of one sort; for
 each segment of a long model."""
-_TIE_EFFORT_SHARE = 0.25
+_TIE_EFFORT_SHARE = 0.1
 _NEAR = 1.1
 """The best plan over several resources of one sort is looked for as long as it may take at most so
 much longer than the best one known: what is measured may be another one."""
-_LOOKS = 2_000
+_LOOKS = 500
 """Partial plans to look at for the order of plans over several resources that take as long."""
 _PER_S = 1e12
 _HERE = DeviceId("here")
@@ -177,13 +177,12 @@ def _fastest(counted: _Counted, known: float) -> list[Pieces]:
     it, those that were found on the way. Nothing where all take more than `known`."""
     tables, none = counted.tables, Caps.none(counted.tables)
     effort = max(_LEAST_EFFORT, _SEGMENT_EFFORT * tables.places)
-    found = best_route(tables, Bottleneck.LOADS, none, effort=effort, known=known * (1.0 + CLOSE))
-    busiest, work = min(found.value, known), math.inf
-    if not math.isfinite(busiest):
+    # One picosecond more, so that what takes as long is looked for too.
+    found = best_route(tables, Bottleneck.LOADS, none, effort=effort, known=known + 1.0)
+    if found.pieces is None or found.value > known:
         return []
-    if found.pieces is not None:
-        work = float(demanded(tables, found.pieces)[SECONDS])
-    tied = replace(none, loads=np.full(len(tables.resources), busiest))
+    work = float(demanded(tables, found.pieces)[SECONDS])
+    tied = replace(none, loads=np.full(len(tables.resources), found.value))
     effort *= _TIE_EFFORT_SHARE
     least = best_route(tables, counted.work(), tied, effort=effort, known=work)
     first = first_within(counted.cheapest(), tied.loads, min(least.value, work), _LOOKS)

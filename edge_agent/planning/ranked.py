@@ -206,15 +206,15 @@ class _Search:
                 found.append(tuple(zip(starts, used, strict=True)))
                 continue
             for following, more, rest in self._onward(done, choice):
+                total = extra + more
+                if total > self.most_extra:
+                    break
                 after = loads
                 if self.loads is not None:
                     grown = self.loads.after(loads, done, choice, following)
                     if grown is None:
                         continue
                     after = grown
-                total = extra + more
-                if total > self.most_extra:
-                    break
                 if following == choice:
                     item = (total, parts + rest, used, starts, done + 1, parts, after)
                 else:
