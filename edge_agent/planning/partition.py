@@ -26,6 +26,7 @@ from edge_agent.planning.cost import (
 )
 from edge_agent.planning.labels import best_route
 from edge_agent.planning.ranked import first_within, ranked
+from edge_agent.planning.shifts import evened
 from edge_agent.planning.shortest import Paths, Pieces, Weights, as_route, cheapest
 from edge_agent.planning.tables import Floats, Tables, tabulate
 from edge_agent.plans import CandidatePlan, Target
@@ -43,6 +44,7 @@ _NEAR = 1.1
 much longer than the best one known: what is measured may be another one."""
 _LOOKS = 500
 """Partial plans to look at for the order of plans over several resources that take as long."""
+_MOST_SHIFTS = 100
 _PER_S = 1e12
 _HERE = DeviceId("here")
 
@@ -179,14 +181,18 @@ def _fastest(counted: _Counted, known: float) -> list[Pieces]:
     effort = max(_LEAST_EFFORT, _SEGMENT_EFFORT * tables.places)
     # One picosecond more, so that what takes as long is looked for too.
     found = best_route(tables, Bottleneck.LOADS, none, effort=effort, known=known + 1.0)
-    if found.pieces is None or found.value > known:
+    if found.pieces is None or found.bound > known:
         return []
-    work = float(demanded(tables, found.pieces)[SECONDS])
-    tied = replace(none, loads=np.full(len(tables.resources), found.value))
+    pieces = evened(tables, found.pieces, _MOST_SHIFTS)
+    row = demanded(tables, pieces)
+    busiest, work = float(row[load_columns(tables)].max()), float(row[SECONDS])
+    if busiest > known:
+        return []
+    tied = replace(none, loads=np.full(len(tables.resources), busiest))
     effort *= _TIE_EFFORT_SHARE
     least = best_route(tables, counted.work(), tied, effort=effort, known=work)
     first = first_within(counted.cheapest(), tied.loads, min(least.value, work), _LOOKS)
-    return [pieces for pieces in (found.pieces, least.pieces, first) if pieces is not None]
+    return [p for p in (pieces, least.pieces, first) if p is not None]
 
 
 def _alike(all_times: Sequence[SegmentTimes], target: Target) -> list[list[SegmentTimes]]:

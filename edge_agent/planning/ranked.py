@@ -35,7 +35,7 @@ def ranked(paths: Paths, count: int) -> list[Pieces]:
 
 def first_within(paths: Paths, most: Floats, cost: float, looks: int) -> Pieces | None:
     """The first route, in this order, that costs at most `cost` for the first weighting and keeps
-    the load of each resource to `most` (resources,).
+    the load of each resource to `most` (resources,), on one device.
 
     None if there is none, or none was found within so many `looks` at partial routes.
     """
@@ -134,6 +134,7 @@ class _Loads:
 
     @classmethod
     def of(cls, tables: Tables, most: Floats) -> _Loads:
+        assert len(tables.devices) == 1, "nothing is sent"
         units = Weights.none(tables, len(most))
         units.loads[:] = np.eye(len(most))
         paths = cheapest(tables, units)
