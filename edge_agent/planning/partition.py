@@ -28,7 +28,7 @@ from edge_agent.planning.labels import best_route
 from edge_agent.planning.ranked import first_within, ranked
 from edge_agent.planning.shifts import evened
 from edge_agent.planning.shortest import Paths, Pieces, Weights, as_route, cheapest
-from edge_agent.planning.tables import Floats, Tables, tabulate
+from edge_agent.planning.tables import Tables, tabulate
 from edge_agent.plans import CandidatePlan, Target
 from edge_agent.problems import PlannedDevice, PlannedUnit, Problem
 from edge_agent.profiles import Configuration, LatencyProfile, SegmentTimes
@@ -58,10 +58,10 @@ def choose(
     request (see `assemble`); what shares a resource has as many instances, and what is on the
     host's cores beside an accelerator also as many threads. Exact: no plan that `profile` can
     price is better than the ones returned; of the plans over several resources, that holds for the
-    best one, as far as the search of labels.py is exact within its effort, and there is one for
-    each sort of instances and threads that is nearly as good. Ties: less work in all
-    (what does not hold up the busiest resource still runs where it is fastest), then fewer
-    subgraphs, then the order of `Configuration`, then earlier cuts.
+    best one as far as `best_route` is exact within its effort, and there is one for each sort of
+    instances and threads that is nearly as good. Ties: less work in all (what does not hold up the
+    busiest resource still runs where it is fastest), then fewer subgraphs, then the order of
+    `Configuration`, then earlier cuts; of plans over several resources, where few are equal.
 
     A cut whose bytes are not known is never used, nor a segment in a configuration that refuses
     it, nor a part in one that is not divisible or falls back to the processor. Nothing measured,
@@ -228,8 +228,8 @@ def divide_into(
 ) -> CandidatePlan | None:
     """The plan with exactly `count` subgraphs whose slowest one is fastest, whether it pays or not.
 
-    Exact, by dynamic programming over (boundary, accelerator that keeps the tensors there,
-    subgraphs so far); each subgraph runs in its best divisible configuration, and equal neighbours
+    Exact, by dynamic programming over (boundary, what the tensors are kept for there, subgraphs so
+    far); each subgraph runs in its best divisible configuration, and equal neighbours
     stay apart. For the throughput, the host's cores run as many instances as they were measured
     with, and a subgraph counts with its time per request. None if there are not enough boundaries
     whose bytes are known, or nothing divisible was measured that runs all segments. Ties: earlier
@@ -281,22 +281,29 @@ def _evenly(
     return reached.get((size, ""))
 
 
+_PerBoundary = list[list[float]]
+"""(n + 1, c); lists, because they are looked at one by one."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _PartPrices:
-    """Time per request of parts of a model, and in which configuration it is least."""
+    """Picoseconds of a round for parts of a model, and in which configuration they are least."""
 
     used: tuple[Configuration, ...]
+    kept_for: tuple[str, ...]
+    """(c,): for what each may keep tensors at a border: an accelerator, or NHWC on the host's
+    cores; "" for nothing."""
     round: int
-    overhead: Floats
-    """(c,): picoseconds of a round."""
-    before: Floats
-    """(n + 1, c): of the segments before each boundary."""
-    refused_before: Floats
-    """(n + 1, c): how many of them are refused."""
-    border: Floats
-    """(n + 1, c): at each boundary; 0 where not known."""
-    inner: Floats
-    """(n + 1, c): at a boundary to what the tensors are kept for."""
+    overhead: list[float]
+    """(c,)"""
+    before: _PerBoundary
+    """Of the segments before each boundary."""
+    refused_before: _PerBoundary
+    """How many of them are refused."""
+    border: _PerBoundary
+    """At each boundary; 0 where not known."""
+    inner: _PerBoundary
+    """At a boundary to what the tensors are kept for."""
 
     @classmethod
     def of(cls, summary: ModelSummary, group: Sequence[SegmentTimes]) -> _PartPrices:
@@ -305,45 +312,45 @@ class _PartPrices:
         nothing = np.zeros((1, len(tables.choices)))
         return cls(
             used=tuple(t.configuration for t in group),
+            kept_for=tuple(_kept_for(t.configuration) for t in group),
             round=counted.round,
-            overhead=tables.overhead,
-            before=np.vstack((nothing, tables.seconds.cumsum(axis=0))),
-            refused_before=np.vstack((nothing, np.isinf(tables.refusal).cumsum(axis=0))),
-            border=np.vstack((tables.border, nothing)),
-            inner=np.vstack((tables.inner, nothing)),
+            overhead=tables.overhead.tolist(),
+            before=np.vstack((nothing, tables.seconds)).cumsum(axis=0).tolist(),
+            refused_before=np.vstack((nothing, np.isinf(tables.refusal))).cumsum(axis=0).tolist(),
+            border=np.vstack((tables.border, nothing)).tolist(),
+            inner=np.vstack((tables.inner, nothing)).tolist(),
         )
 
     def best(self, start: int, stop: int, kept: str) -> dict[str, tuple[float, Configuration]]:
-        """The best configuration of a part, for each of what its outputs may be kept for, and for
-        none (""); `kept` is what its inputs are kept for, in which it then must run."""
+        """The best configuration of a part with its picoseconds per request, for each of what its
+        outputs may be kept for, and for none (""); `kept` is what its inputs are kept for, in which
+        it then must run."""
         least: dict[str, tuple[float, Configuration]] = {}
-        for c, which in enumerate(self.used):
-            own = _kept_for(which)
-            if kept not in ("", own) or self._refuses(c, start, stop):
+        is_inside = stop < len(self.before) - 1
+        for c, own in enumerate(self.kept_for):
+            if kept and kept != own:
                 continue
-            price = self.overhead[c] + self.before[stop, c] - self.before[start, c]
-            price += (self.inner if kept else self.border)[start, c]
-            for keeps in {"", own} if stop < len(self.before) - 1 else {""}:
-                whole = price + (self.inner if keeps else self.border)[stop, c]
-                ranked = (float(whole) / self.round, which)
-                least[keeps] = min(least.get(keeps, ranked), ranked)
+            if self.refused_before[stop][c] > self.refused_before[start][c]:
+                continue
+            price = self.overhead[c] + self.before[stop][c] - self.before[start][c]
+            price += (self.inner if kept else self.border)[start][c]
+            for keeps in ("", own) if own and is_inside else ("",):
+                whole = price + (self.inner if keeps else self.border)[stop][c]
+                found = (whole / self.round, self.used[c])
+                if keeps not in least or found < least[keeps]:
+                    least[keeps] = found
         return least
-
-    def _refuses(self, c: int, start: int, stop: int) -> bool:
-        return bool(self.refused_before[stop, c] > self.refused_before[start, c])
 
 
 def _kept_for(which: Configuration) -> str:
-    """For what tensors may be kept at a border: an accelerator, or NHWC on the host's cores; ""
-    for nothing."""
     if keeps_tensors(which, which):
         return which.unit
     return str(which.layout) if which.layout is Layout.NHWC else ""
 
 
-def _pieces(ranked: _Ranked, segments: int) -> list[tuple[SegmentRange, Configuration]]:
-    bounds = pairwise((*ranked.starts, segments))
+def _pieces(plan: _Ranked, segments: int) -> list[tuple[SegmentRange, Configuration]]:
+    bounds = pairwise((*plan.starts, segments))
     return [
         (SegmentRange(start=start, stop=stop), configuration)
-        for (start, stop), configuration in zip(bounds, ranked.used, strict=True)
+        for (start, stop), configuration in zip(bounds, plan.used, strict=True)
     ]
