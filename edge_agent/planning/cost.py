@@ -1,24 +1,13 @@
-"""What a division costs: fitted segment times turned into the predicted time of a plan.
-
-Times are summed as whole picoseconds: integers add up the same in every order, so that equal
-plans cost exactly the same and ties break the same way everywhere.
-"""
+"""What a division costs: fitted segment times turned into the predicted time of a plan."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 
+from edge_agent.devices import Layout
 from edge_agent.plans import CandidatePlan, ChosenSubgraph, Target
 from edge_agent.profiles import Configuration, SegmentTimes
 from edge_agent.subgraphs import ModelSummary, SegmentRange
-
-TICKS_PER_S = 10**12
-
-
-def ticks(duration_s: float) -> int:
-    """`duration_s` seconds in whole picoseconds."""
-    return round(duration_s * TICKS_PER_S)
 
 
 def border_bytes(summary: ModelSummary, boundary: int) -> int | None:
@@ -38,17 +27,28 @@ def keeps_tensors(before: Configuration, after: Configuration) -> bool:
     return before.threads == after.threads == 0 and before.unit == after.unit
 
 
-def subgraph_ticks(
+def inner_border_s_per_byte(times: SegmentTimes, other: Configuration) -> float:
+    """What a side pays at a border to `other` on the same device, for each byte."""
+    own = times.configuration
+    if keeps_tensors(own, other):
+        return 0.0
+    if own.threads and other.threads and own.layout == other.layout == Layout.NHWC:
+        return times.border_s_per_byte - times.turn_s_per_byte
+    return times.border_s_per_byte
+
+
+def subgraph_s(
     summary: ModelSummary,
     times: SegmentTimes,
     segments: SegmentRange,
     *,
     before: Configuration | None = None,
     after: Configuration | None = None,
-) -> int:
-    """Predicted picoseconds of a subgraph, by the formula that `SegmentTimes` documents.
+) -> float:
+    """Predicted seconds of a subgraph, by the formula that `SegmentTimes` documents.
 
-    A border to a neighbour (`before`, `after`) on the same accelerator costs nothing.
+    `before` and `after`: its neighbours on the same device, to which less may be paid; None where
+    there is none, or where it is on another device.
 
     Raises:
         ValueError: the bytes at one of its borders are not known, one of its segments is refused,
@@ -58,9 +58,7 @@ def subgraph_ticks(
     refused = [place for place in times.refused if segments.start <= place < segments.stop]
     if refused:
         raise ValueError(f"{times.configuration} refuses segments {refused} of [{segments}]")
-    total = ticks(times.overhead_s) + sum(
-        ticks(s) for s in times.segment_s[segments.start : segments.stop]
-    )
+    total_s = times.overhead_s + sum(times.segment_s[segments.start : segments.stop])
     for boundary, neighbour in ((segments.start, before), (segments.stop, after)):
         crossing = border_bytes(summary, boundary)
         if crossing is None:
@@ -68,14 +66,11 @@ def subgraph_ticks(
                 f"the bytes that cross before segment {boundary} are not known: "
                 f"a division there has no predicted time"
             )
-        if neighbour is None or not keeps_tensors(neighbour, times.configuration):
-            total += ticks(times.border_s_per_byte * crossing)
-    return total
-
-
-def subgraph_s(summary: ModelSummary, times: SegmentTimes, segments: SegmentRange) -> float:
-    """Predicted seconds of a subgraph between copies. Raises: as `subgraph_ticks`."""
-    return subgraph_ticks(summary, times, segments) / TICKS_PER_S
+        per_byte = times.border_s_per_byte
+        if neighbour is not None:
+            per_byte = inner_border_s_per_byte(times, neighbour)
+        total_s += per_byte * crossing
+    return total_s
 
 
 def check_times(summary: ModelSummary, times: SegmentTimes) -> None:
@@ -118,7 +113,7 @@ def assemble(
     under way.
 
     Raises:
-        ValueError: as `subgraph_ticks`, or the pieces cannot be in one plan (`can_share`).
+        ValueError: as `subgraph_s`, or the pieces cannot be in one plan (`can_share`).
     """
     pieces = joined(pieces) if is_joined else tuple(pieces)
     if not can_share([c for _, c in pieces], target):
@@ -128,27 +123,27 @@ def assemble(
         )
     used: list[Configuration | None] = [None, *(c for _, c in pieces), None]
     priced = [
-        subgraph_ticks(summary, times[c], segments, before=used[at], after=used[at + 2])
+        subgraph_s(summary, times[c], segments, before=used[at], after=used[at + 2])
         for at, (segments, c) in enumerate(pieces)
     ]
-    at_once, per_request = 1, Fraction(sum(priced))
+    at_once, per_request_s = 1, sum(priced)
     if target is Target.THROUGHPUT:
         instances = {c.resource: c.instances for _, c in pieces}
-        loads = dict.fromkeys(instances, 0)
-        for (_, c), price in zip(pieces, priced, strict=True):
-            loads[c.resource] += price
+        loads = dict.fromkeys(instances, 0.0)
+        for (_, c), took_s in zip(pieces, priced, strict=True):
+            loads[c.resource] += took_s
         at_once = sum(instances.values())
-        per_request = max(Fraction(load, instances[r]) for r, load in loads.items())
-    total_s = float(per_request * at_once / TICKS_PER_S)
+        per_request_s = max(load / instances[r] for r, load in loads.items())
+    total_s = per_request_s * at_once
     return CandidatePlan(
         subgraphs=tuple(
             ChosenSubgraph(
                 segments=segments,
                 nodes=node_range(summary, segments),
                 configuration=configuration,
-                predicted_s=price / TICKS_PER_S,
+                predicted_s=took_s,
             )
-            for (segments, configuration), price in zip(pieces, priced, strict=True)
+            for (segments, configuration), took_s in zip(pieces, priced, strict=True)
         ),
         predicted_s=total_s,
         predicted_per_s=at_once / total_s if total_s else float("inf"),

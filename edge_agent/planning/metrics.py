@@ -30,7 +30,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from edge_agent.devices import DeviceId, Layout
+from edge_agent.devices import DeviceId
 from edge_agent.distributions import (
     Metrics,
     PlacedArm,
@@ -39,7 +39,7 @@ from edge_agent.distributions import (
     Route,
     Step,
 )
-from edge_agent.planning.cost import keeps_tensors
+from edge_agent.planning.cost import subgraph_s
 from edge_agent.planning.present import slowdown
 from edge_agent.problems import Link, PlannedDevice, PlannedUnit, Problem
 from edge_agent.profiles import HOST_UNIT, Configuration, SegmentTimes
@@ -117,16 +117,6 @@ def host_resource(device: DeviceId) -> str:
 def resource_of(device: DeviceId, configuration: Configuration) -> str:
     """What a run keeps busy: the cores of its device, or one of its accelerators."""
     return host_resource(device) if configuration.threads else f"{device}/{configuration.unit}"
-
-
-def inner_border_s_per_byte(times: SegmentTimes, other: Configuration) -> float:
-    """What a side pays at a border to `other` on the same device, for each byte."""
-    own = times.configuration
-    if keeps_tensors(own, other):
-        return 0.0
-    if own.threads and other.threads and own.layout == other.layout == Layout.NHWC:
-        return times.border_s_per_byte - times.turn_s_per_byte
-    return times.border_s_per_byte
 
 
 def legs(problem: Problem, route: Route) -> tuple[Leg, ...]:
@@ -404,18 +394,20 @@ def _computing(
     start_s: float,
 ) -> Computing:
     times = times_of(problem, step.device, step.configuration)
-    plain_s = times.overhead_s + sum(times.segment_s[step.segments.start : step.segments.stop])
-    for boundary, neighbour in ((step.segments.start, before), (step.segments.stop, after)):
-        if neighbour is None:
-            continue
-        crossing = problem.summary.cuts[boundary - 1].crossing_bytes
-        if crossing is None:
-            raise ValueError(f"what crosses before segment {boundary} has no known size")
-        per_byte = times.border_s_per_byte
-        if isinstance(neighbour, PlacedSubgraph) and neighbour.device == step.device:
-            per_byte = inner_border_s_per_byte(times, neighbour.configuration)
-        plain_s += per_byte * crossing
+    plain_s = subgraph_s(
+        problem.summary,
+        times,
+        step.segments,
+        before=_beside(step, before),
+        after=_beside(step, after),
+    )
     return _timed(problem, step, step.segments, times, plain_s, start_s)
+
+
+def _beside(step: PlacedSubgraph, neighbour: Step | None) -> Configuration | None:
+    if isinstance(neighbour, PlacedSubgraph) and neighbour.device == step.device:
+        return neighbour.configuration
+    return None
 
 
 def _timed(

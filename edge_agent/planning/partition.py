@@ -1,19 +1,52 @@
-"""Where to divide a model and what each part runs as: the exactly best plans by predicted time."""
+"""Where to divide a model and what each part runs as: the exactly best plans by predicted time.
+
+This device alone is a problem of one device without links. Times are counted in whole picoseconds,
+so that equal plans cost exactly the same and ties break the same way everywhere.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from fractions import Fraction
-from heapq import merge
-from itertools import accumulate, islice, pairwise
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple
 
-from edge_agent.planning.cost import assemble, border_bytes, check_times, is_divisible
-from edge_agent.planning.pipeline import pipelines
-from edge_agent.planning.prices import Prices
+import numpy as np
+
+from edge_agent.devices import DeviceId, Layout
+from edge_agent.distributions import PlacedSubgraph
+from edge_agent.planning.amounts import SECONDS, Bottleneck, Caps, demanded, load_columns
+from edge_agent.planning.cost import (
+    assemble,
+    border_bytes,
+    check_times,
+    is_divisible,
+    keeps_tensors,
+)
+from edge_agent.planning.labels import best_route
+from edge_agent.planning.ranked import first_within, ranked
+from edge_agent.planning.shifts import evened
+from edge_agent.planning.shortest import Paths, Pieces, Weights, as_route, cheapest
+from edge_agent.planning.tables import Tables, tabulate
 from edge_agent.plans import CandidatePlan, Target
+from edge_agent.problems import PlannedDevice, PlannedUnit, Problem
 from edge_agent.profiles import Configuration, LatencyProfile, SegmentTimes
 from edge_agent.subgraphs import ModelSummary, SegmentRange
+
+_LEAST_EFFORT = 200_000.0
+_SEGMENT_EFFORT = 500.0
+"""About microseconds of a desktop processor, for the plans over several resources of one sort; for
+each segment of a long model."""
+_TIE_EFFORT_SHARE = 0.1
+_NEAR = 1.1
+"""The best plan over several resources of one sort is looked for as long as it may take at most so
+much longer than the best one known: what is measured may be another one."""
+_LOOKS = 500
+"""Partial plans to look at for the order of plans over several resources that take as long."""
+_MOST_SHIFTS = 100
+_PER_S = 1e12
+_HERE = DeviceId("here")
 
 
 def choose(
@@ -25,9 +58,10 @@ def choose(
     request (see `assemble`); what shares a resource has as many instances, and what is on the
     host's cores beside an accelerator also as many threads. Exact: no plan that `profile` can
     price is better than the ones returned; of the plans over several resources, that holds for the
-    best one, within the bounds of `pipelines`, and others are good ones. Ties: less work in all
-    (what does not hold up the busiest resource still runs where it is fastest), then fewer
-    subgraphs, then the order of `Configuration`, then earlier cuts.
+    best one as far as `best_route` is exact within its effort, and there is one for each sort of
+    instances and threads that is nearly as good. Ties: less work in all (what does not hold up the
+    busiest resource still runs where it is fastest), then fewer subgraphs, then the order of
+    `Configuration`, then earlier cuts; of plans over several resources, where few are equal.
 
     A cut whose bytes are not known is never used, nor a segment in a configuration that refuses
     it, nor a part in one that is not divisible or falls back to the processor. Nothing measured,
@@ -43,34 +77,122 @@ def choose(
     best: list[_Ranked] = []
     singles: list[_Ranked] = []
     for group in _alike(profile.times, target):
-        divisible = [times for times in group if is_divisible(times)]
-        if divisible:
-            table = Prices.of(summary, divisible)
-            best += [_ranked(p, divisible) for p in _best_paths(table, count)]
-        singles += [_ranked(p, group) for p in _single_paths(Prices.of(summary, group))]
+        counted = _Counted.of(summary, group)
+        best += [counted.ranked(p, target) for p in ranked(counted.cheapest(), count)]
+        singles += [counted.ranked(p, target) for p in counted.undivided()]
     best = sorted({*best, *singles})
     if target is Target.THROUGHPUT:
-        for group in _side_by_side(profile.times):
-            known_s = best[0][0] if best else None
-            at_once, labels = pipelines(
-                Prices.of(summary, group), [t.configuration for t in group], known_s
-            )
-            best += [
-                (
-                    Fraction(max(label.loads), at_once),
-                    Fraction(sum(label.loads), at_once),
-                    label.parts,
-                    tuple(group[c].configuration for c in label.used),
-                    label.starts,
-                )
-                for label in labels
-            ]
-            best = sorted(set(best))
+        sorts = [_Counted.of(summary, group) for group in _side_by_side(profile.times)]
+        for counted in sorted(sorts, key=lambda c: c.least_per_request()):
+            known = best[0].per_request if best else math.inf
+            found = _fastest(counted, known * counted.round * _NEAR)
+            best = sorted({*best, *(counted.ranked(pieces, target) for pieces in found)})
     chosen = sorted({*best[:count], *singles})
-    known = {t.configuration: t for t in profile.times}
-    return tuple(
-        assemble(summary, known, _pieces(r, len(summary.segments)), target=target) for r in chosen
-    )
+    times_of = {t.configuration: t for t in profile.times}
+    size = len(summary.segments)
+    return tuple(assemble(summary, times_of, _pieces(r, size), target=target) for r in chosen)
+
+
+class _Ranked(NamedTuple):
+    """A plan, by what it is ordered by."""
+
+    per_request: float
+    """Picoseconds of the busiest resource; for the latency, of all."""
+    in_all: float
+    parts: int
+    used: tuple[Configuration, ...]
+    """Configuration and first segment of each subgraph."""
+    starts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Counted:
+    """The planning problem of this device alone, for some configurations, in whole picoseconds of
+    a round of requests: as many as all instances can share evenly."""
+
+    tables: Tables
+    round: int
+
+    @classmethod
+    def of(cls, summary: ModelSummary, group: Sequence[SegmentTimes]) -> _Counted:
+        units = dict.fromkeys(times.configuration.unit for times in group)
+        device = PlannedDevice(
+            id=_HERE,
+            units=tuple(PlannedUnit(id=unit) for unit in units),
+            times=tuple(group),
+            memory_bytes=1 << 62,
+        )
+        problem = Problem(summary=summary, devices=(device,), owner=_HERE)
+        # So that several instances count, whatever the target.
+        tables = tabulate(problem, Target.THROUGHPUT)
+        assert tables is not None, "there are configurations"
+        instances = np.rint(1.0 / tables.per_round).astype(np.int64)
+        in_round = math.lcm(*instances.tolist())
+        per_run = in_round // instances
+        tables = replace(
+            tables,
+            seconds=np.rint(tables.seconds * _PER_S) * per_run,
+            overhead=np.rint(tables.overhead * _PER_S) * per_run,
+            border=np.rint(tables.border * _PER_S) * per_run,
+            inner=np.rint(tables.inner * _PER_S) * per_run,
+            per_round=np.ones(len(instances)),
+        )
+        return cls(tables=tables, round=in_round)
+
+    def undivided(self) -> list[Pieces]:
+        """The whole model in each configuration that refuses nothing."""
+        is_whole = np.isfinite(self.tables.refusal).all(axis=0)
+        return [((0, c),) for c in np.flatnonzero(is_whole).tolist()]
+
+    def cheapest(self) -> Paths:
+        """By the work in all."""
+        return cheapest(self.tables, self.work())
+
+    def least_per_request(self) -> float:
+        """What no plan is better than: the work in all, shared evenly by all resources."""
+        shared = len(set(self.tables.resource_of.tolist()))
+        return float(self.cheapest().totals[0]) / shared / self.round
+
+    def work(self) -> Weights:
+        """The work in all counts."""
+        none = Weights.none(self.tables)
+        return replace(none, seconds=none.seconds + 1.0)
+
+    def ranked(self, pieces: Pieces, target: Target) -> _Ranked:
+        """A plan with its exact rank."""
+        row = demanded(self.tables, pieces)
+        in_all = float(row[SECONDS])
+        is_rate = target is Target.THROUGHPUT
+        busiest = float(row[load_columns(self.tables)].max()) if is_rate else in_all
+        steps = as_route(self.tables, pieces).steps
+        return _Ranked(
+            per_request=busiest / self.round,
+            in_all=in_all / self.round,
+            parts=len(pieces),
+            used=tuple(s.configuration for s in steps if isinstance(s, PlacedSubgraph)),
+            starts=tuple(start for start, _ in pieces),
+        )
+
+
+def _fastest(counted: _Counted, known: float) -> list[Pieces]:
+    """The plan whose busiest resource has least to do, and of such ones the first in order; with
+    it, those that were found on the way. Nothing where all take more than `known`."""
+    tables, none = counted.tables, Caps.none(counted.tables)
+    effort = max(_LEAST_EFFORT, _SEGMENT_EFFORT * tables.places)
+    # One picosecond more, so that what takes as long is looked for too.
+    found = best_route(tables, Bottleneck.LOADS, none, effort=effort, known=known + 1.0)
+    if found.pieces is None or found.bound > known:
+        return []
+    pieces = evened(tables, found.pieces, _MOST_SHIFTS)
+    row = demanded(tables, pieces)
+    busiest, work = float(row[load_columns(tables)].max()), float(row[SECONDS])
+    if busiest > known:
+        return []
+    tied = replace(none, loads=np.full(len(tables.resources), busiest))
+    effort *= _TIE_EFFORT_SHARE
+    least = best_route(tables, counted.work(), tied, effort=effort, known=work)
+    first = first_within(counted.cheapest(), tied.loads, min(least.value, work), _LOOKS)
+    return [p for p in (pieces, least.pieces, first) if p is not None]
 
 
 def _alike(all_times: Sequence[SegmentTimes], target: Target) -> list[list[SegmentTimes]]:
@@ -106,8 +228,8 @@ def divide_into(
 ) -> CandidatePlan | None:
     """The plan with exactly `count` subgraphs whose slowest one is fastest, whether it pays or not.
 
-    Exact, by dynamic programming over (boundary, accelerator that keeps the tensors there,
-    subgraphs so far); each subgraph runs in its best divisible configuration, and equal neighbours
+    Exact, by dynamic programming over (boundary, what the tensors are kept for there, subgraphs so
+    far); each subgraph runs in its best divisible configuration, and equal neighbours
     stay apart. For the throughput, the host's cores run as many instances as they were measured
     with, and a subgraph counts with its time per request. None if there are not enough boundaries
     whose bytes are known, or nothing divisible was measured that runs all segments. Ties: earlier
@@ -135,17 +257,17 @@ _Pieces = tuple[tuple[SegmentRange, Configuration], ...]
 
 def _evenly(
     summary: ModelSummary, group: Sequence[SegmentTimes], count: int
-) -> tuple[Fraction, _Pieces] | None:
-    """(Picoseconds of the slowest subgraph, the subgraphs), for `count` of them."""
+) -> tuple[float, _Pieces] | None:
+    """(Picoseconds per request of the slowest subgraph, the subgraphs), for `count` of them."""
     size = len(summary.segments)
     bounds = [b for b in range(size + 1) if border_bytes(summary, b) is not None]
     if not 1 <= count <= len(bounds) - 1:
         return None
     part_of = _PartPrices.of(summary, group)
-    priced: dict[tuple[int, int, str], dict[str, tuple[Fraction, Configuration]]] = {}
-    reached: dict[tuple[int, str], tuple[Fraction, _Pieces]] = {(0, ""): (Fraction(0), ())}
+    priced: dict[tuple[int, int, str], dict[str, tuple[float, Configuration]]] = {}
+    reached: dict[tuple[int, str], tuple[float, _Pieces]] = {(0, ""): (0.0, ())}
     for _ in range(count):
-        further: dict[tuple[int, str], tuple[Fraction, _Pieces]] = {}
+        further: dict[tuple[int, str], tuple[float, _Pieces]] = {}
         for (start, kept), (slowest, pieces) in sorted(reached.items()):
             for stop in (b for b in bounds if b > start):
                 if (start, stop, kept) not in priced:
@@ -159,136 +281,76 @@ def _evenly(
     return reached.get((size, ""))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+_PerBoundary = list[list[float]]
+"""(n + 1, c); lists, because they are looked at one by one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _PartPrices:
-    """Time per request of parts of a model, and in which configuration it is least."""
+    """Picoseconds of a round for parts of a model, and in which configuration they are least."""
 
     used: tuple[Configuration, ...]
-    overhead: tuple[int, ...]
-    before: tuple[tuple[int, ...], ...]
-    """Picoseconds of the segments before each boundary, per configuration."""
-    refused_before: tuple[tuple[int, ...], ...]
-    border: tuple[tuple[int, ...], ...]
-    """At each boundary, per configuration; 0 where not known."""
+    kept_for: tuple[str, ...]
+    """(c,): for what each may keep tensors at a border: an accelerator, or NHWC on the host's
+    cores; "" for nothing."""
+    round: int
+    overhead: list[float]
+    """(c,)"""
+    before: _PerBoundary
+    """Of the segments before each boundary."""
+    refused_before: _PerBoundary
+    """How many of them are refused."""
+    border: _PerBoundary
+    """At each boundary; 0 where not known."""
+    inner: _PerBoundary
+    """At a boundary to what the tensors are kept for."""
 
     @classmethod
     def of(cls, summary: ModelSummary, group: Sequence[SegmentTimes]) -> _PartPrices:
-        table = Prices.of(summary, group)
+        counted = _Counted.of(summary, group)
+        tables = counted.tables
+        nothing = np.zeros((1, len(tables.choices)))
         return cls(
             used=tuple(t.configuration for t in group),
-            overhead=table.overhead,
-            before=tuple(tuple(accumulate((p or 0 for p in s), initial=0)) for s in table.segment),
-            refused_before=tuple(
-                tuple(accumulate((p is None for p in s), initial=0)) for s in table.segment
-            ),
-            border=tuple((*(p or 0 for p in border), 0) for border in table.border),
+            kept_for=tuple(_kept_for(t.configuration) for t in group),
+            round=counted.round,
+            overhead=tables.overhead.tolist(),
+            before=np.vstack((nothing, tables.seconds)).cumsum(axis=0).tolist(),
+            refused_before=np.vstack((nothing, np.isinf(tables.refusal))).cumsum(axis=0).tolist(),
+            border=np.vstack((tables.border, nothing)).tolist(),
+            inner=np.vstack((tables.inner, nothing)).tolist(),
         )
 
-    def best(self, start: int, stop: int, kept: str) -> dict[str, tuple[Fraction, Configuration]]:
-        """The best configuration of a part, for each accelerator that may keep its outputs, and
-        for none (""); `kept` is the one that keeps its inputs, on which it then must run."""
-        least: dict[str, tuple[Fraction, Configuration]] = {}
-        for c, which in enumerate(self.used):
-            own = "" if which.threads else which.unit
-            if kept not in ("", own) or self._refuses(c, start, stop):
+    def best(self, start: int, stop: int, kept: str) -> dict[str, tuple[float, Configuration]]:
+        """The best configuration of a part with its picoseconds per request, for each of what its
+        outputs may be kept for, and for none (""); `kept` is what its inputs are kept for, in which
+        it then must run."""
+        least: dict[str, tuple[float, Configuration]] = {}
+        is_inside = stop < len(self.before) - 1
+        for c, own in enumerate(self.kept_for):
+            if kept and kept != own:
                 continue
-            price = self.overhead[c] + self.before[c][stop] - self.before[c][start]
-            price += 0 if kept else self.border[c][start]
-            for keeps in {"", own} if stop < len(self.before[c]) - 1 else {""}:
-                whole = price + (0 if keeps else self.border[c][stop])
-                ranked = (Fraction(whole, which.instances), which)
-                least[keeps] = min(least.get(keeps, ranked), ranked)
+            if self.refused_before[stop][c] > self.refused_before[start][c]:
+                continue
+            price = self.overhead[c] + self.before[stop][c] - self.before[start][c]
+            price += (self.inner if kept else self.border)[start][c]
+            for keeps in ("", own) if own and is_inside else ("",):
+                whole = price + (self.inner if keeps else self.border)[stop][c]
+                found = (whole / self.round, self.used[c])
+                if keeps not in least or found < least[keeps]:
+                    least[keeps] = found
         return least
 
-    def _refuses(self, c: int, start: int, stop: int) -> bool:
-        return self.refused_before[c][stop] > self.refused_before[c][start]
+
+def _kept_for(which: Configuration) -> str:
+    if keeps_tensors(which, which):
+        return which.unit
+    return str(which.layout) if which.layout is Layout.NHWC else ""
 
 
-_Path = tuple[int, int, tuple[int, ...], tuple[int, ...]]
-"""Picoseconds, number of subgraphs, configuration and first segment of each: compared in this
-order. Adding the same tail to two paths keeps their order, which is what makes the search exact."""
-
-_Ranked = tuple[Fraction, Fraction, int, tuple[Configuration, ...], tuple[int, ...]]
-"""Picoseconds per request, of the busiest resource and of all together; number of subgraphs,
-configuration and first segment of each."""
-
-
-def _best_paths(prices: Prices, count: int) -> list[_Path]:
-    """The `count` smallest paths, by dynamic programming over (boundary, configuration).
-
-    After each segment, `reached[c]` holds the `count` smallest paths whose last subgraph runs in
-    configuration c. The next segment either continues that subgraph or begins another one in
-    another configuration; both keep the order of paths, so no smaller path is ever lost.
-    """
-    configurations = range(len(prices.overhead))
-    reached: list[list[_Path]] = [
-        [] if first is None else [(overhead + first, 1, (c,), (0,))]
-        for c, overhead in enumerate(prices.overhead)
-        for first in (prices.segment[c][0],)
-    ]
-    for place in range(1, len(prices.segment[0])):
-        exits = sorted(
-            (cost + leaving, parts, used, starts)
-            for c in configurations
-            if (leaving := prices.border[c][place]) is not None
-            for cost, parts, used, starts in reached[c]
-        )
-        reached = [_extended(prices, place, c, reached, exits, count) for c in configurations]
-    return list(islice(merge(*reached), count))
-
-
-def _extended(
-    prices: Prices,
-    place: int,
-    configuration: int,
-    reached: Sequence[Sequence[_Path]],
-    exits: Sequence[_Path],
-    count: int,
-) -> list[_Path]:
-    here = prices.segment[configuration][place]
-    if here is None:
-        return []
-    going_on = [
-        (cost + here, parts, used, starts) for cost, parts, used, starts in reached[configuration]
-    ]
-    border = prices.border[configuration][place]
-    if border is None:
-        return going_on
-    mates = prices.mates[configuration]
-    begun_s = here + prices.overhead[configuration]
-    others = islice((path for path in exits if path[2][-1] not in mates), count)
-    begun = (
-        (cost + begun_s + border, parts + 1, (*used, configuration), (*starts, place))
-        for cost, parts, used, starts in others
-    )
-    if len(mates) == 1:
-        return list(islice(merge(going_on, begun), count))
-    staying = (
-        (cost + begun_s, parts + 1, (*used, configuration), (*starts, place))
-        for cost, parts, used, starts in merge(*(reached[m] for m in mates - {configuration}))
-    )
-    return list(islice(merge(going_on, begun, staying), count))
-
-
-def _single_paths(prices: Prices) -> list[_Path]:
-    return [
-        (cost, 1, (c,), (0,))
-        for c in range(len(prices.overhead))
-        if (cost := prices.undivided(c)) is not None
-    ]
-
-
-def _ranked(path: _Path, group: Sequence[SegmentTimes]) -> _Ranked:
-    cost, parts, used, starts = path
-    per_request = Fraction(cost, group[0].configuration.instances)
-    configurations = tuple(group[c].configuration for c in used)
-    return per_request, per_request, parts, configurations, starts
-
-
-def _pieces(ranked: _Ranked, segments: int) -> list[tuple[SegmentRange, Configuration]]:
-    *_, used, starts = ranked
-    bounds = pairwise((*starts, segments))
+def _pieces(plan: _Ranked, segments: int) -> list[tuple[SegmentRange, Configuration]]:
+    bounds = pairwise((*plan.starts, segments))
     return [
         (SegmentRange(start=start, stop=stop), configuration)
-        for (start, stop), configuration in zip(bounds, used, strict=True)
+        for (start, stop), configuration in zip(bounds, plan.used, strict=True)
     ]

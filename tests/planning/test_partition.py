@@ -35,31 +35,41 @@ def every_plan(model: ModelSummary, profile: LatencyProfile, target: Target) -> 
             changes = [i for i, (a, b) in enumerate(pairwise(assigned), 1) if a is not b]
             if any(model.cuts[i - 1].crossing_bytes is None for i in changes):
                 continue
-            picoseconds = sum(
-                picoseconds_of(t.segment_s[i]) for i, t in enumerate(assigned)
-            ) + picoseconds_of(assigned[0].overhead_s)
-            for i in changes:
-                crossing = model.cuts[i - 1].crossing_bytes or 0
-                picoseconds += picoseconds_of(assigned[i].overhead_s)
-                picoseconds += picoseconds_of(assigned[i].border_s_per_byte * crossing)
-                picoseconds += picoseconds_of(assigned[i - 1].border_s_per_byte * crossing)
             starts = (0, *changes)
             used = tuple(assigned[i].configuration for i in starts)
-            plans.append((Fraction(picoseconds, instances), len(starts), used, starts))
+            plans.append((priced(model, profile, used, starts), len(starts), used, starts))
     return sorted(plans)
+
+
+def priced(
+    model: ModelSummary,
+    profile: LatencyProfile,
+    used: tuple[Configuration, ...],
+    starts: tuple[int, ...],
+) -> Fraction:
+    """Picoseconds per request, from first principles."""
+    known = {t.configuration: t for t in profile.times}
+    picoseconds = 0
+    for which, start, stop in zip(used, starts, (*starts[1:], len(model.segments)), strict=True):
+        picoseconds += picoseconds_of(known[which].overhead_s)
+        picoseconds += sum(picoseconds_of(s) for s in known[which].segment_s[start:stop])
+    for before, after, start in zip(used[:-1], used[1:], starts[1:], strict=True):
+        crossing = model.cuts[start - 1].crossing_bytes or 0
+        picoseconds += picoseconds_of(known[before].border_s_per_byte * crossing)
+        picoseconds += picoseconds_of(known[after].border_s_per_byte * crossing)
+    return Fraction(picoseconds, used[0].instances)
 
 
 def picoseconds_of(duration_s: float) -> int:
     return round(duration_s * 1e12)
 
 
-def as_plan(candidate: CandidatePlan) -> Plan:
-    return (
-        Fraction(picoseconds_of(candidate.predicted_s), candidate.instances),
-        len(candidate.subgraphs),
-        tuple(s.configuration for s in candidate.subgraphs),
-        tuple(s.segments.start for s in candidate.subgraphs),
-    )
+def as_plan(model: ModelSummary, profile: LatencyProfile, candidate: CandidatePlan) -> Plan:
+    used = tuple(s.configuration for s in candidate.subgraphs)
+    starts = tuple(s.segments.start for s in candidate.subgraphs)
+    cost = priced(model, profile, used, starts)
+    assert candidate.predicted_s / candidate.instances == pytest.approx(float(cost) / 1e12)
+    return cost, len(used), used, starts
 
 
 # Few different durations, so that ties are common.
@@ -102,7 +112,7 @@ def test_the_best_plans_are_those_that_brute_force_finds(
     everything = every_plan(model, profile, target)
     undivided = {plan for plan in everything if plan[1] == 1}
     want = sorted(set(everything[:count]) | undivided)
-    assert [as_plan(c) for c in choose(model, profile, target, count)] == want
+    assert [as_plan(model, profile, c) for c in choose(model, profile, target, count)] == want
 
 
 def test_a_division_is_found_where_each_half_prefers_another_layout() -> None:
