@@ -48,11 +48,16 @@ def _of_route(problem: Problem, route: Route) -> Iterator[str]:
     known = {device.id for device in problem.devices}
     if not problem.with_branches and any(isinstance(step, PlacedFork) for step in route.steps):
         yield "branches run at once, which they must not"
+    objected = 0
     for what, segments in _parts(route):
         if what.device not in known:
             yield f"device {what.device} is gone"
             return
-        yield from _of_part(problem, what, segments, is_whole=len(route.steps) == 1)
+        for text in _of_part(problem, what, segments, is_whole=len(route.steps) == 1):
+            objected += 1
+            yield text
+    if objected:
+        return
     try:
         found = legs(problem, route)
     except ValueError as error:

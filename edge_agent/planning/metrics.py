@@ -297,6 +297,8 @@ def _walk(problem: Problem, route: Route) -> Iterator[Leg]:
         device = step.home if isinstance(step, PlacedFork) else step.device
         if step.segments.start != at:
             raise ValueError(f"{route}: got segment {step.segments.start}, want {at} there")
+        if step.segments.stop > count:
+            raise ValueError(f"{route}: got {step.segments.stop} segments, want {count}")
         if device != here:
             sent = _sending(problem, here, device, _known_bytes(problem, at), at, now_s)
             yield sent

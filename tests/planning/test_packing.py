@@ -26,6 +26,8 @@ def exact_value(amounts: Floats, profits: Floats, limits: Floats) -> float:
     programme.a_matrix_.value_ = amounts.T.ravel()
     solver = highspy.Highs()
     solver.setOptionValue("output_flag", False)
+    # As everywhere: its pool of threads is made once for a process.
+    solver.setOptionValue("threads", 1)
     solver.passModel(programme)
     solver.run()
     if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
