@@ -35,7 +35,7 @@ _ALONE_EFFORT = 0.15
 _TREE_EFFORT = 0.5
 """Share of the effort for deciding about everything; the rest is for parts of the best so far."""
 _NEAR_EFFORT = 0.05
-_NODE_EFFORT = 300.0
+_NODE_EFFORT = 2500.0
 _LEGAL_EFFORT = 0.3
 """Share of the effort for the relaxation over routes that keep to the caps one by one."""
 _TOGETHER_EFFORT = 0.05
@@ -284,8 +284,7 @@ class Assembly:
 
     def _bytes(self, there: Flags) -> Floats:
         by_form = np.where(there, self._sizes, 0.0).sum(axis=0)
-        found: Floats = np.bincount(self._pool_of, by_form, minlength=len(self.caps.memory))
-        return found
+        return np.bincount(self._pool_of, by_form, len(self.caps.memory)).astype(np.float64)
 
     def _used(self, pieces: Pieces) -> Flags:
         """(n, forms): the weights that a route needs, but for those of forks."""

@@ -37,7 +37,8 @@ def _steps(tables: Tables, place: int) -> Floats:
     may_send = np.isfinite(tables.sends.penalty[place])[device_of[:, None], device_of[None, :]]
     possible = may_part[:, None] & may_part[None, :] & may_send
     np.fill_diagonal(possible, True)
-    return possible.astype(np.float64)
+    found: Floats = possible.astype(np.float64)
+    return found
 
 
 def _routes(tables: Tables, counts: Floats) -> Iterator[Pieces]:

@@ -152,7 +152,7 @@ class _LookedAt:
         return Mixed(shares=best.of(self.columns), value=high, bound=min(proven, high))
 
     def _peak(self, shares: Floats) -> float:
-        return _peak(self.tables, [self.columns[i] for i in np.flatnonzero(shares)])
+        return _peak(self.tables, [self.columns[i] for i in np.flatnonzero(shares).tolist()])
 
 
 def _peak(tables: Tables, columns: Sequence[Column]) -> float:
