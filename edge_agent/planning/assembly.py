@@ -24,6 +24,7 @@ from edge_agent.planning.every import every_route
 from edge_agent.planning.known import Flags, Known
 from edge_agent.planning.labels import best_route
 from edge_agent.planning.mixture import Column, Relaxation, Shares, Wish
+from edge_agent.planning.served import Served
 from edge_agent.planning.shortest import Pieces, Weights
 from edge_agent.planning.tables import Floats, Ints, Tables
 from edge_agent.planning.together import Chosen, together
@@ -35,9 +36,12 @@ _ALONE_EFFORT = 0.15
 _TREE_EFFORT = 0.5
 """Share of the effort for deciding about everything; the rest is for parts of the best so far."""
 _NEAR_EFFORT = 0.05
-_NODE_EFFORT = 300.0
+_SWAP_EFFORT = 0.5
+_PIVOT_EFFORT = 60.0
+_NODE_EFFORT = 2500.0
 _LEGAL_EFFORT = 0.3
 """Share of the effort for the relaxation over routes that keep to the caps one by one."""
+_ONE_EFFORT = 0.1
 _TOGETHER_EFFORT = 0.05
 _TURNS = 3
 _POOL_NODES = 25
@@ -119,11 +123,14 @@ class Assembly:
         caps = self.caps
         if np.isfinite([caps.seconds, caps.joules, caps.size_bytes]).any():
             self._legal()
-        if not np.isfinite(caps.memory).any():
-            self._together(self._allowed())
-            return
-        self._alone()
+        is_sized = bool(np.isfinite(caps.memory).any())
+        if is_sized or self.most_routes is not None:
+            self._alone()
         self._together(self._allowed())
+        if self.most_routes is not None:
+            self._swap()
+        if not is_sized:
+            return
         nothing = np.zeros_like(self._sizes, dtype=bool)
         stop = self.spent + (self.effort - self.spent) * _TREE_EFFORT
         self.bound = max(self.bound, self._decide(nothing, stop))
@@ -151,6 +158,33 @@ class Assembly:
         if found.pieces is not None:
             self.known.meet([self._column(found.pieces)])
 
+    def _swap(self) -> None:
+        """Look for a route instead of each that is deployed, as long as that gains."""
+        stop = self.spent + (self.effort - self.spent) * _SWAP_EFFORT
+        while self.best and self.spent < stop:
+            before = self.value
+            for out, _ in self.best if len(self.best) > 1 else ():
+                rest = [column for column, _ in self.best if column is not out]
+                served = self._served(rest)
+                value, _, pivots = served.solve(np.ones(len(rest), bool))
+                self.spent += _PIVOT_EFFORT * pivots
+                if not np.isfinite(value) or value == 0.0:
+                    continue
+                weights = served.weights(self.tables, self.wish)
+                effort = self.effort * _STEP_EFFORT * 4
+                found = best_route(self.tables, weights, self.caps, effort=effort)
+                self.spent += found.spent
+                if found.pieces is not None:
+                    self.known.meet([self._column(found.pieces)])
+            if not self._together(self._allowed()) or self.value >= before * (1.0 - CLOSE):
+                return
+
+    def _served(self, columns: Sequence[Column]) -> Served:
+        loads = np.array([column.amounts.loads for column in columns])
+        is_rate = self.wish.target is Target.THROUGHPUT
+        costs = None if is_rate else np.array([self.wish.cost(c.amounts) for c in columns])
+        return Served(loads, costs, self.wish.least_per_s)
+
     def _is_done(self) -> bool:
         is_best = self.value <= max(self.bound * (1.0 + CLOSE), self.enough)
         return is_best or self.spent >= self.effort
@@ -165,14 +199,16 @@ class Assembly:
         """The relaxation over routes that keep to the caps, each found under all of them."""
         programme = self._programme(self.tables, Caps.none(self.tables))
         programme.add([c for c in self.known.columns if self.caps.allows(c.amounts)])
-        stop = self.spent + self.effort * _LEGAL_EFFORT
+        is_all = not np.isfinite(self.caps.memory).any() and self.most_routes is None
+        stop = self.spent + self.effort * (1.0 if is_all else _LEGAL_EFFORT)
+        each = (stop - self.spent) * _ONE_EFFORT
         while self.spent < stop:
             if programme.idle:
                 programme.bound = 0.0
                 break
             programme.solve()
             weights = programme.weights_now()
-            found = best_route(self.tables, weights, self.caps, effort=stop - self.spent)
+            found = best_route(self.tables, weights, self.caps, effort=each)
             self.spent += found.spent
             programme.learn(found.bound)
             if found.pieces is None:
@@ -284,8 +320,7 @@ class Assembly:
 
     def _bytes(self, there: Flags) -> Floats:
         by_form = np.where(there, self._sizes, 0.0).sum(axis=0)
-        found: Floats = np.bincount(self._pool_of, by_form, minlength=len(self.caps.memory))
-        return found
+        return np.bincount(self._pool_of, by_form, len(self.caps.memory)).astype(np.float64)
 
     def _used(self, pieces: Pieces) -> Flags:
         """(n, forms): the weights that a route needs, but for those of forks."""

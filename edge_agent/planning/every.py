@@ -9,6 +9,9 @@ import numpy as np
 from edge_agent.planning.shortest import Pieces
 from edge_agent.planning.tables import Floats, Tables
 
+_MANY = 1e12
+"""No more than that are counted."""
+
 
 def every_route(tables: Tables, most: int) -> list[Pieces] | None:
     """All routes, neighbours in equal choices joined; None if there are more than `most`."""
@@ -26,7 +29,8 @@ def _counts(tables: Tables) -> Floats:
     is_end = np.isfinite(tables.last_sends.penalty)[tables.device_of]
     counts[-1] = can_run[-1] & is_end
     for place in range(tables.places - 2, -1, -1):
-        counts[place] = can_run[place] * (_steps(tables, place + 1) @ counts[place + 1])
+        ways = _steps(tables, place + 1) @ counts[place + 1]
+        counts[place] = can_run[place] * np.minimum(ways, _MANY)
     return counts
 
 
@@ -37,7 +41,8 @@ def _steps(tables: Tables, place: int) -> Floats:
     may_send = np.isfinite(tables.sends.penalty[place])[device_of[:, None], device_of[None, :]]
     possible = may_part[:, None] & may_part[None, :] & may_send
     np.fill_diagonal(possible, True)
-    return possible.astype(np.float64)
+    found: Floats = possible.astype(np.float64)
+    return found
 
 
 def _routes(tables: Tables, counts: Floats) -> Iterator[Pieces]:

@@ -20,7 +20,9 @@ from edge_agent.planning.tables import Floats, Tables
 from edge_agent.planning.together import Chosen, together
 from edge_agent.plans import Target
 
-_HALVINGS = 12
+_HALVINGS = 10
+_FIRST_EFFORT = 0.4
+"""Share of the effort for finding out whether the rate can be had at all."""
 _LEAST_STEP_BYTES = 0.5
 """Weights of half the precision are half as large; nothing is smaller than that."""
 _NEAR = 0.02
@@ -152,7 +154,7 @@ class _LookedAt:
         return Mixed(shares=best.of(self.columns), value=high, bound=min(proven, high))
 
     def _peak(self, shares: Floats) -> float:
-        return _peak(self.tables, [self.columns[i] for i in np.flatnonzero(shares)])
+        return _peak(self.tables, [self.columns[i] for i in np.flatnonzero(shares).tolist()])
 
 
 def _peak(tables: Tables, columns: Sequence[Column]) -> float:
@@ -173,16 +175,16 @@ def _halved(
     rate = Wish(target=Target.THROUGHPUT)
     limit_s = (1.0 + 0.5 * CLOSE) / wish.least_per_s
 
-    def tried(caps: Caps) -> Mixed:
-        return mix(tables, rate, caps, effort / _HALVINGS, most_routes, enough=limit_s)
+    def tried(caps: Caps, share: float) -> Mixed:
+        return mix(tables, rate, caps, effort * share, most_routes, enough=limit_s)
 
-    first = tried(caps)
+    first = tried(caps, _FIRST_EFFORT)
     if first.value > limit_s:
         bound = np.inf if first.bound > limit_s else 0.0
         return Mixed(shares=(), value=np.inf, bound=bound)
     best, high = first.shares, _greatest(tables, wish, first.shares)
     low, proven = 0.0, 0.0
-    for _ in range(_HALVINGS - 1):
+    for _ in range(_HALVINGS):
         if high <= low * (1.0 + 1e-4):
             break
         middle = 0.5 * (low + high)
@@ -190,7 +192,7 @@ def _halved(
             under = replace(caps, seconds=min(caps.seconds, middle))
         else:
             under = replace(caps, memory=np.minimum(caps.memory, middle))
-        found = tried(under)
+        found = tried(under, (1.0 - _FIRST_EFFORT) / _HALVINGS)
         if found.value <= limit_s:
             best, high = found.shares, _greatest(tables, wish, found.shares)
             continue

@@ -21,6 +21,7 @@ from edge_agent.planning.known import Known
 from edge_agent.planning.mixture import Column, Relaxation, Shares, Wish, seeds
 from edge_agent.planning.tables import Tables
 from edge_agent.planning.together import together
+from edge_agent.plans import Target
 
 _BLOCKS = 40
 """To how many blocks a long model is joined for a first search."""
@@ -28,6 +29,8 @@ _COARSE_EFFORT = 0.6
 """Share of the effort of the first search."""
 _RELAXED_EFFORT = 0.5
 """Share of the effort of the relaxation, where its routes do not keep to the caps."""
+_FIRST_EFFORT = 0.3
+"""Share of what is left of the effort for a mixture that reaches the rate."""
 _MOST_ROUTES = 3000
 """Of so many routes all are looked at, where something binds."""
 
@@ -62,17 +65,25 @@ def mix(
     relaxation = relaxed(tables, wish, caps, effort * _RELAXED_EFFORT)
     if not relaxation.is_settled and not _binds(caps):
         relaxation.improve(effort - relaxation.spent)
-    shares = relaxation.shares()
-    if not shares:
-        bound = np.inf if relaxation.is_settled else relaxation.bound
-        return Mixed(shares=(), value=np.inf, bound=bound)
+    value, shares = relaxation.value(), relaxation.shares()
+    if np.isinf(value) and relaxation.is_settled:
+        return Mixed(shares=(), value=np.inf, bound=np.inf)
     is_few = most_routes is None or len(shares) <= most_routes
-    if is_few and is_allowed(tables, caps, shares):
-        return Mixed(shares=shares, value=relaxation.value(), bound=relaxation.bound)
-    coarse, columns, known = tables, relaxation.columns, Known(tables=tables)
+    if np.isfinite(value) and is_few and is_allowed(tables, caps, shares):
+        return Mixed(shares=shares, value=value, bound=relaxation.bound)
+    left = effort - relaxation.spent
+    columns = [*relaxation.columns, *relaxation.idle]
+    if wish.least_per_s:
+        # Whatever it costs, so that at least something is found.
+        rate, limit_s = Wish(target=Target.THROUGHPUT), 1.0 / wish.least_per_s
+        first = mix(tables, rate, caps, left * _FIRST_EFFORT, most_routes, enough=limit_s)
+        shares = (*first.shares, *shares)
+        columns += [column for column, _ in first.shares]
+        left *= 1.0 - _FIRST_EFFORT
+    coarse, known = tables, Known(tables=tables)
     if tables.places > _BLOCKS:
         used = {start for column, _ in shares for start, _ in column.pieces}
-        blocks = kept_boundaries(tables, used, _BLOCKS)
+        blocks = kept_boundaries(tables, used, max(_BLOCKS, len(used)))
         coarse, columns = coarsen(tables, blocks), _joined(blocks, columns)
         known = Known(tables=tables, blocks=blocks)
     assembly = Assembly(
@@ -81,12 +92,14 @@ def mix(
         wish=wish,
         caps=caps,
         most_routes=most_routes,
-        effort=effort - relaxation.spent,
+        effort=left,
         enough=enough,
         bound=relaxation.bound,
     )
     assembly.build(columns)
-    return Mixed(shares=assembly.shares, value=assembly.value, bound=assembly.bound)
+    # Of routes that change only between blocks something else is the best.
+    bound = assembly.bound if coarse is tables else relaxation.bound
+    return Mixed(shares=assembly.shares, value=assembly.value, bound=bound)
 
 
 def _joined(blocks: Sequence[int], columns: Sequence[Column]) -> list[Column]:

@@ -283,5 +283,4 @@ def undominated(loads: Floats, others: Floats, uses: Flags) -> Flags:
     is_as_good &= needs @ (1.0 - needs).T == 0.0
     is_equal = is_as_good & is_as_good.T
     is_beaten = (is_as_good & ~is_equal) | np.triu(is_equal, k=1)
-    found: Flags = ~is_beaten.any(axis=0)
-    return found
+    return np.asarray(~is_beaten.any(axis=0))

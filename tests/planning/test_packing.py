@@ -26,7 +26,6 @@ def exact_value(amounts: Floats, profits: Floats, limits: Floats) -> float:
     programme.a_matrix_.value_ = amounts.T.ravel()
     solver = highspy.Highs()
     solver.setOptionValue("output_flag", False)
-    # As everywhere: its pool of threads is made once for a process.
     solver.setOptionValue("threads", 1)
     solver.passModel(programme)
     solver.run()
@@ -87,3 +86,27 @@ def test_nothing_is_taken_where_nothing_brings_a_profit() -> None:
     packing.add(np.array([[1.0]]), np.array([0.0]))
     assert packing.solve() == 0
     assert packing.solution.tolist() == [0.0]
+
+
+def test_a_column_that_can_hardly_be_used_still_gives_its_limit_a_price() -> None:
+    packing = Packing(np.array([1.0, 1.0]))
+    packing.add(np.array([[1.0, 0.0], [0.0, 1e12]]), np.array([1.0, 1.0]))
+    packing.solve()
+    assert packing.solution == pytest.approx([1.0, 1e-12])
+    assert packing.duals == pytest.approx([1.0, 1e-12])
+
+
+def test_a_limit_that_is_used_up_stays_so_whatever_it_costs() -> None:
+    packing = Packing(np.array([1.0, 1.0]))
+    packing.add(np.array([[2.0, 0.5, 0.25], [1.0, 1.0, 1.0]]), np.ones(3))
+    packing.solve()
+    assert packing.solution.sum() == pytest.approx(1.0)
+    packing.reprice(np.array([-1.0, -2.0, -4.0]))
+    packing.use_up(1, 100.0)
+    packing.solve()
+    # A third of the cheap one that is slow, and the rest of what is between.
+    assert packing.solution == pytest.approx([1 / 3, 2 / 3, 0.0])
+    assert packing.value == pytest.approx(-5 / 3)
+    packing.let_go(1)
+    packing.solve()
+    assert packing.solution == pytest.approx([0.0, 0.0, 0.0])

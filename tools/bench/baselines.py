@@ -14,13 +14,12 @@ from types import MappingProxyType
 
 from edge_agent.devices import DeviceId
 from edge_agent.distributions import Metrics, PlacedSubgraph, Route
-from edge_agent.planning.cost import is_divisible
+from edge_agent.planning.cost import inner_border_s_per_byte, is_divisible
 from edge_agent.planning.legality import objections
 from edge_agent.planning.metrics import (
     crossing_bytes,
     evaluate,
     find_link,
-    inner_border_s_per_byte,
     sending_s,
 )
 from edge_agent.planning.present import slowdown

@@ -1,0 +1,114 @@
+"""Mixtures of more routes than can be looked at, whose weights must fit into the memories."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edge_agent.distributions import Distribution
+from edge_agent.planning.amounts import CLOSE
+from edge_agent.planning.assembly import Assembly
+from edge_agent.planning.caps import Resident
+from edge_agent.planning.known import Known
+from edge_agent.planning.mixing import every_column, relaxed
+from edge_agent.planning.mixture import Wish
+from edge_agent.planning.planner import plan
+from edge_agent.planning.together import together
+from edge_agent.plans import Target
+from edge_agent.problems import Bound, Problem
+from tests.planning.made_mixtures import forkless, pair, residency, tabled
+from tests.planning.oracle.legality import faults
+from tests.planning.oracle.milp import most_throughput
+from tests.planning.oracle.mixtures import least_busy
+from tests.planning.oracle.problems_made import middle_problem, plain_problem
+
+RATE = Wish(target=Target.THROUGHPUT)
+
+
+def assembled(problem: Problem, effort: float, most_routes: int | None = None) -> Assembly:
+    tables, caps = tabled(problem)
+    relaxation = relaxed(tables, RATE, caps, effort)
+    found = Assembly(
+        tables=tables,
+        known=Known(tables=tables),
+        wish=RATE,
+        caps=caps,
+        most_routes=most_routes,
+        effort=effort,
+        bound=relaxation.bound,
+    )
+    found.build(relaxation.columns)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_small_problems_are_as_good_as_when_all_routes_are_looked_at(seed: int) -> None:
+    for problem in forkless(seed + 60, 6):
+        tables, caps = tabled(replace(problem, most_routes=None))
+        columns = every_column(tables, caps)
+        is_sized = np.isfinite(caps.memory).any()
+        if not columns or not is_sized or len(columns) > 100:
+            continue
+        known = Known(tables=tables)
+        known.meet(columns)
+        things = residency(known.things.uses, known.things.bytes, caps.memory)
+        want = least_busy(known.loads, things).value
+        found = assembled(problem, 1e5)
+        assert found.bound <= want * (1 + 1e-6)
+        assert want * (1 - 1e-6) <= found.value <= want * 1.05
+        memory = Resident(tables, (column.pieces for column, _ in found.shares)).memory()
+        assert (memory <= caps.memory).all()
+
+
+def test_weights_that_are_there_need_no_room_for_a_second_route() -> None:
+    # Each device holds two of the three segments; the middle one may be on both.
+    problem = pair((1.0, 1.0, 9.0), (9.0, 1.0, 1.0), memory_bytes=200)
+    found = assembled(problem, 1e5)
+    assert found.value == pytest.approx(1.5)
+    assert found.bound == pytest.approx(1.5, rel=1e-6)
+    assert sorted(share for _, share in found.shares) == pytest.approx([0.5, 0.5])
+
+
+def test_middle_problems_are_near_the_exact_solution_and_bounded() -> None:
+    problem = middle_problem(random.Random(19), is_tight=True)
+    want = most_throughput(problem)
+    answer = plan(problem, Target.THROUGHPUT, 1e6)
+    assert want is not None
+    assert isinstance(answer, Distribution)
+    assert faults(problem, Target.THROUGHPUT, answer.routes) == []
+    assert want.value * 0.95 <= answer.metrics.throughput_per_s <= want.value * (1 + 1e-6)
+    assert answer.bound >= want.value * (1 - 1e-6)
+
+
+def test_a_long_model_is_served_within_budgets_and_a_bound_by_few_routes() -> None:
+    problem = plain_problem(random.Random(2), segments=60, devices=4)
+    total = sum(segment.weight_bytes for segment in problem.summary.segments)
+    tight = tuple(replace(device, memory_bytes=total // 2) for device in problem.devices)
+    problem = replace(problem, devices=tight)
+    quick = plan(problem, Target.LATENCY, 1e5)
+    assert isinstance(quick, Distribution)
+    bounds = (Bound(target=Target.LATENCY, limit=quick.metrics.latency_s * 1.5),)
+    problem = replace(problem, bounds=bounds, most_routes=3)
+    answer = plan(problem, Target.THROUGHPUT, 2e5)
+    assert isinstance(answer, Distribution)
+    assert faults(problem, Target.THROUGHPUT, answer.routes) == []
+    assert answer.metrics.throughput_per_s <= answer.bound
+    assert plan(problem, Target.THROUGHPUT, 2e5) == answer
+
+
+def test_nothing_better_than_what_is_known_is_looked_for() -> None:
+    tables, caps = tabled(pair((1.0, 1.0), (1.0, 1.0), memory_bytes=100))
+    columns = every_column(tables, caps)
+    assert columns is not None
+    known = Known(tables=tables)
+    known.meet(columns)
+    which = np.ones(len(columns), bool)
+    free = together(known, which, RATE, caps.memory, effort=1e5)
+    assert free.value == free.bound == pytest.approx(1.0)
+    worse = together(known, which, RATE, caps.memory, effort=1e5, worst=1.0)
+    assert worse.value == np.inf
+    assert not worse.shares.any()
+    assert worse.bound >= 1.0 - CLOSE
