@@ -129,7 +129,7 @@ def test_the_route_is_the_best_of_all_that_keep_the_caps(
     check_against_every_route(problem, data)
 
 
-@pytest.mark.long
+@pytest.mark.many
 @settings(max_examples=1000, deadline=None)
 @given(problem=problems(most_routes=1000), data=st.data())
 def test_the_route_is_the_best_in_many_more_problems(problem: Problem, data: st.DataObject) -> None:

@@ -221,7 +221,7 @@ def test_middle_problems_are_solved_exactly() -> None:
         assert mixture.value >= price(made, single.routes).throughput_per_s * (1 - 1e-9)
 
 
-@pytest.mark.long
+@pytest.mark.many
 def test_middle_problems_with_tight_memory_are_solved_exactly() -> None:
     rng = random.Random(5)
     solved = 0

@@ -69,7 +69,7 @@ def test_links_on_one_medium_give_what_is_predicted(data: st.DataObject) -> None
     agree(made, routes, simulate(made, routes, ClosedLoop(), transport=AS_PREDICTED))
 
 
-@pytest.mark.long
+@pytest.mark.many
 @settings(max_examples=400)
 @given(st.data())
 def test_many_chains_give_what_is_predicted(data: st.DataObject) -> None:
