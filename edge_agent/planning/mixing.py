@@ -18,7 +18,7 @@ from edge_agent.planning.caps import Resident
 from edge_agent.planning.coarse import coarsen, kept_boundaries, refined
 from edge_agent.planning.every import every_route
 from edge_agent.planning.known import Known
-from edge_agent.planning.mixture import Column, Relaxation, Shares, Wish, seeds
+from edge_agent.planning.mixture import Column, Relaxation, Shares, Wish, seeds, sweep_effort
 from edge_agent.planning.tables import Tables
 from edge_agent.planning.together import together
 from edge_agent.plans import Target
@@ -162,20 +162,23 @@ def is_allowed(tables: Tables, caps: Caps, shares: Shares) -> bool:
 
 def relaxed(tables: Tables, wish: Wish, caps: Caps, effort: float) -> Relaxation:
     """The linear programme over all routes, as far as the effort goes."""
+    # What making the tables and pricing the result takes, and the first routes.
+    spent = 0.5 * tables.places * len(tables.choices) + sweep_effort(tables, 2)
     found = seeds(tables)
     if tables.places > 2 * _BLOCKS:
         used = {start for column in found for start, _ in column.pieces}
         blocks = kept_boundaries(tables, used, _BLOCKS)
         coarse = coarsen(tables, blocks)
         first = _started(coarse, wish, caps, seeds(coarse))
-        first.improve(effort * _COARSE_EFFORT)
+        first.improve((effort - spent) * _COARSE_EFFORT)
         found += [
             Column(pieces=refined(blocks, column.pieces), amounts=column.amounts)
             for column, _ in first.shares()
         ]
-        effort -= first.spent
+        spent += first.spent
     relaxation = _started(tables, wish, caps, found)
-    relaxation.improve(effort)
+    relaxation.improve(effort - spent)
+    relaxation.spent += spent
     return relaxation
 
 

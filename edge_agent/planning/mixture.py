@@ -30,8 +30,9 @@ _PENALTY = 1e6
 
 
 def sweep_effort(tables: Tables, batch: int) -> float:
-    """What a sweep takes, in about microseconds of a desktop processor."""
-    return tables.places * (20.0 + batch * len(tables.choices) / 8.0)
+    """What a sweep and the routes that it finds take, in about microseconds of a desktop
+    processor."""
+    return 1500.0 + tables.places * (10.0 + batch * len(tables.choices) / 20.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -300,14 +301,20 @@ def _unit(cap: float) -> float:
     return cap if cap > 0.0 else 1.0
 
 
+_MOST_SEEDS = 24
+
+
 def seeds(tables: Tables) -> list[Column]:
-    """Routes to begin with: every choice alone, the quickest, and the one with the least load."""
-    found: list[Pieces] = []
-    for c in range(len(tables.choices)):
-        device = tables.device_of[c]
-        sent = tables.first_sends.penalty[device] + tables.last_sends.penalty[device]
-        if not tables.refusal[:, c].any() and sent == 0.0:
-            found.append(((0, c),))
+    """Routes to begin with: every choice alone, or of many the quickest of each resource; the
+    quickest route, and the one with the least load."""
+    sent = (tables.first_sends.penalty + tables.last_sends.penalty)[tables.device_of]
+    able = np.flatnonzero(np.isfinite(sent + tables.refusal.sum(axis=0)))
+    if len(able) > _MOST_SEEDS:
+        busy = (tables.seconds.sum(axis=0) + tables.overhead) * tables.per_round
+        order = able[np.argsort(busy[able], kind="stable")]
+        _, first = np.unique(tables.resource_of[order], return_index=True)
+        able = np.sort(order[first])
+    found: list[Pieces] = [((0, int(c)),) for c in able]
     weights = Weights.none(tables, 2)
     seconds, loads = weights.seconds, weights.loads
     seconds[0], loads[1] = 1.0, 1.0

@@ -26,35 +26,61 @@ finite pivoting rules for the simplex method, Mathematics of Operations Research
 
 
 class Packing:
-    """A programme and its best solution so far."""
+    """A programme and its best solution so far.
+
+    Limits that no column uses are left out of all sums: between many devices there are a thousand
+    links, of which a few dozen carry anything.
+    """
 
     def __init__(self, limits: Floats) -> None:
         """`limits`: (m,), all at least 0."""
-        m = len(limits)
         self.limits = limits.astype(np.float64)
-        self.amounts: Floats = np.eye(m)
-        """(m, m + columns): the first are the slacks of the rows. Of each column the greatest is
-        1, because a pivot loses what is too many times smaller than another one."""
+        m = len(limits)
+        self._rows: Ints = np.zeros(0, np.int64)
+        """(r,): the limits that are used, in the order in which they came."""
+        self._place: Ints = np.full(m, -1)
+        """(m,): where each is among them; -1: it is not used."""
+        self._amounts: Floats = np.zeros((0, 0))
+        """(r, columns). Of each column the greatest is 1, because a pivot loses what is too many
+        times smaller than another one."""
         self._scales: Floats = np.zeros(0)
         """(columns,): what each was divided by."""
-        self.profits: Floats = np.zeros(m)
-        self._basis: Ints = np.arange(m)
-        self._inverse: Floats = np.eye(m)
-        self._basic: Floats = self.limits.copy()
+        self._profits: Floats = np.zeros(0)
+        self._penalties: Floats = np.zeros(m)
+        """(m,): the profits of slacks; 0, or less where a limit is to be used up."""
+        self._is_used_up = np.zeros(m, bool)
+        self._basis: Ints = np.zeros(0, np.int64)
+        """(r,): limits whose slacks are in it, and m + column."""
+        self._inverse: Floats = np.zeros((0, 0))
+        self._basic: Floats = np.zeros(0)
         self._since_refresh = 0
-        self._used_up = np.zeros(m, bool)
 
     def add(self, amounts: Floats, profits: Floats) -> None:
         """Add columns: amounts (m, k), profits (k,)."""
+        self._use(np.flatnonzero((amounts != 0.0).any(axis=1) & (self._place < 0)))
         greatest = np.abs(amounts).max(axis=0, initial=0.0)
         scales = np.where(greatest > 0.0, greatest, 1.0)
         self._scales = np.concatenate([self._scales, scales])
-        self.amounts = np.concatenate([self.amounts, amounts / scales], axis=1)
-        self.profits = np.concatenate([self.profits, profits / scales])
+        scaled = amounts[self._rows] / scales
+        self._amounts = np.concatenate([self._amounts, scaled], axis=1)
+        self._profits = np.concatenate([self._profits, profits / scales])
+
+    def _use(self, fresh: Ints) -> None:
+        """Take limits into account that no column used before: their slacks are in the basis."""
+        count, more = len(self._rows), len(fresh)
+        if not more:
+            return
+        self._place[fresh] = count + np.arange(more)
+        self._rows = np.concatenate([self._rows, fresh])
+        self._amounts = np.pad(self._amounts, ((0, more), (0, 0)))
+        self._inverse = np.pad(self._inverse, (0, more))
+        self._inverse[count:, count:] = np.eye(more)
+        self._basis = np.concatenate([self._basis, fresh])
+        self._basic = np.concatenate([self._basic, self.limits[fresh]])
 
     def reprice(self, profits: Floats) -> None:
         """Give the columns other profits, (columns,)."""
-        self.profits = np.concatenate([self.profits[: len(self.limits)], profits / self._scales])
+        self._profits = profits / self._scales
 
     def use_up(self, row: int, penalty: float) -> None:
         """From now on a limit that the solution uses up is to be used up, whatever that costs.
@@ -62,32 +88,44 @@ class Packing:
         `penalty`: more than a unit of the limit can cost, for the case that its slack is still in
         the basis.
         """
-        self._used_up[row] = True
-        self.profits[row] = -penalty
+        self._is_used_up[row] = True
+        self._penalties[row] = -penalty
 
     def let_go(self, row: int) -> None:
         """The limit need not be used up any more."""
-        self._used_up[row] = False
-        self.profits[row] = 0.0
+        self._is_used_up[row] = False
+        self._penalties[row] = 0.0
+
+    @property
+    def _basic_profits(self) -> Floats:
+        m = len(self.limits)
+        found = np.zeros(len(self._basis))
+        is_slack = self._basis < m
+        found[is_slack] = self._penalties[self._basis[is_slack]]
+        found[~is_slack] = self._profits[self._basis[~is_slack] - m]
+        return found
 
     @property
     def duals(self) -> Floats:
         """(m,): what one unit more of each limit would bring; less than 0 only where a limit is to
         be used up."""
-        prices: Floats = self.profits[self._basis] @ self._inverse
-        return np.where(self._used_up, prices, np.maximum(prices, 0.0))
+        prices = np.zeros(len(self.limits))
+        prices[self._rows] = self._basic_profits @ self._inverse
+        return np.where(self._is_used_up, prices, np.maximum(prices, 0.0))
 
     @property
     def solution(self) -> Floats:
         """(columns,): how much of each column, in the order in which they were added."""
-        x = np.zeros(self.amounts.shape[1])
-        x[self._basis] = np.maximum(self._basic, 0.0)
-        return x[len(self.limits) :] / self._scales
+        m = len(self.limits)
+        x = np.zeros(len(self._profits))
+        is_column = self._basis >= m
+        x[self._basis[is_column] - m] = np.maximum(self._basic[is_column], 0.0)
+        return x / self._scales
 
     @property
     def value(self) -> float:
         """The profit of the solution."""
-        return float(self.profits[self._basis] @ np.maximum(self._basic, 0.0))
+        return float(self._basic_profits @ np.maximum(self._basic, 0.0))
 
     def solve(self, most_pivots: int = 5000) -> int:
         """Pivot until nothing improves; how many pivots it took.
@@ -96,17 +134,22 @@ class Packing:
             ValueError: the profit has no limit.
         """
         stalled = 0
-        m = len(self.limits)
-        sizes = np.concatenate([np.ones(m), self._scales])
-        own = np.abs(self.profits[m:] * self._scales)
+        count = len(self._rows)
+        # The slacks of the limits that are used, then the columns.
+        profits = np.concatenate([self._penalties[self._rows], self._profits])
+        sizes = np.concatenate([np.ones(count), self._scales])
+        absolute = np.abs(self._amounts)
+        is_used_up = self._is_used_up[self._rows]
+        own = np.abs(self._profits * self._scales)
         most = max(float(own.max(initial=0.0)), _TINY)
         for pivot in range(most_pivots):
-            prices = self.profits[self._basis] @ self._inverse
-            gains = self.profits - prices @ self.amounts
-            gains[self._basis] = 0.0
-            gains[:m][self._used_up] = 0.0
+            prices = self._basic_profits @ self._inverse
+            gains = profits - np.concatenate([prices, prices @ self._amounts])
+            gains[self._order] = 0.0
+            gains[:count][is_used_up] = 0.0
             # A column that can be used little may be all that gives a limit its price.
-            terms = np.abs(self.profits) + np.abs(prices) @ np.abs(self.amounts)
+            paid = np.abs(prices)
+            terms = np.abs(profits) + np.concatenate([paid, paid @ absolute])
             is_noise = gains <= _NOISE * terms
             gains = np.where(is_noise, 0.0, gains * sizes)
             # Beside what is reached, not beside the dearest column: that may never be used.
@@ -122,9 +165,21 @@ class Packing:
                 stalled += 1
         return most_pivots
 
+    @property
+    def _order(self) -> Ints:
+        """(r,): where what is in the basis is among the slacks and columns."""
+        m = len(self.limits)
+        is_slack = self._basis < m
+        slacks = self._place[np.where(is_slack, self._basis, 0)]
+        return np.where(is_slack, slacks, self._basis - m + len(self._rows))
+
     def _pivot(self, entering: int, is_bland: bool) -> bool:
-        """Bring a column into the basis; whether the profit grew."""
-        direction = self._inverse @ self.amounts[:, entering]
+        """Bring a slack or column into the basis; whether the profit grew."""
+        count = len(self._rows)
+        if entering < count:
+            direction = self._inverse[:, entering]
+        else:
+            direction = self._inverse @ self._amounts[:, entering - count]
         can_leave = direction > _TINY * max(1.0, float(np.abs(direction).max()))
         if not can_leave.any():
             raise ValueError("the profit has no limit: a column uses nothing of any limit")
@@ -133,7 +188,7 @@ class Packing:
         least = float(steps.min())
         (ties,) = np.nonzero(steps <= least + _TINY * max(1.0, least))
         if is_bland:
-            leaving = int(ties[self._basis[ties].argmin()])
+            leaving = int(ties[self._order[ties].argmin()])
         else:
             leaving = int(ties[direction[ties].argmax()])
         self._basic = self._basic - least * direction
@@ -141,7 +196,10 @@ class Packing:
         row = self._inverse[leaving] / direction[leaving]
         self._inverse = self._inverse - np.outer(direction, row)
         self._inverse[leaving] = row
-        self._basis[leaving] = entering
+        is_slack = entering < count
+        self._basis[leaving] = (
+            self._rows[entering] if is_slack else len(self.limits) + entering - count
+        )
         self._since_refresh += 1
         if self._since_refresh >= _REFRESH:
             self._refresh()
@@ -149,8 +207,9 @@ class Packing:
 
     def _refresh(self) -> None:
         self._since_refresh = 0
+        every = np.concatenate([np.eye(len(self._rows)), self._amounts], axis=1)
         try:
-            self._inverse = np.linalg.inv(self.amounts[:, self._basis]).astype(np.float64)
+            self._inverse = np.linalg.inv(every[:, self._order]).astype(np.float64)
         except np.linalg.LinAlgError:
             return
-        self._basic = self._inverse @ self.limits
+        self._basic = self._inverse @ self.limits[self._rows]
