@@ -17,8 +17,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from edge_agent.planning.amounts import as_weights, demanded, memory_columns
-from edge_agent.planning.arenas import Levels, leveled, leveled_units, levels
+from edge_agent.planning.arenas import LeveledPaths, Levels, leveled, leveled_units, levels
 from edge_agent.planning.shortest import Pieces
+from edge_agent.planning.stays import StayPaths, Stays, stay_paths, stay_units
 from edge_agent.planning.tables import Floats, Ints, Tables
 
 _STEPS = 4.0 ** np.arange(-4.0, 4.0)
@@ -118,6 +119,7 @@ class _Bundle:
     priced: Priced
     effort: Effort
     levels: Levels
+    within: Stays | None
     floored: Tables = field(init=False)
     prices: Floats = field(init=False)
     bound: float = -np.inf
@@ -126,15 +128,16 @@ class _Bundle:
     slopes: list[Floats] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.floored = replace(self.tables, arenas=self.levels.floored)
+        if self.within is None:
+            self.floored = replace(self.tables, arenas=self.levels.floored)
+        else:
+            self.floored = self.tables
 
     def look(self, prices: Floats) -> bool:
         """Whether one of (b, shared + capped) is better than what was known."""
         rows = self.priced.rows(prices)
-        paths = leveled(self.tables, as_weights(self.tables, rows), self.levels)
-        self.effort.spend(leveled_units(self.tables, len(prices), self.levels))
-        totals = paths.totals
-        bounds = totals - self.priced.taken_off(prices)
+        paths = self._paths(rows)
+        bounds = paths.totals - self.priced.taken_off(prices)
         best = int(bounds.argmax())
         is_better = bool(bounds[best] > self.bound)
         if is_better:
@@ -143,6 +146,13 @@ class _Bundle:
             if pieces and pieces not in self.seen:
                 self._add(pieces)
         return is_better
+
+    def _paths(self, rows: Floats) -> LeveledPaths | StayPaths:
+        if self.within is not None:
+            self.effort.spend(stay_units(self.within, len(rows)))
+            return stay_paths(self.within, rows)
+        self.effort.spend(leveled_units(self.tables, len(rows), self.levels))
+        return leveled(self.tables, as_weights(self.tables, rows), self.levels)
 
     def _add(self, pieces: Pieces) -> None:
         self.seen[pieces] = None
@@ -179,18 +189,26 @@ def most_levels(tables: Tables) -> int:
 
 
 def priced_bound(
-    tables: Tables, priced: Priced, effort: Effort, *, rounds: int, enough: float = np.inf
+    tables: Tables,
+    priced: Priced,
+    effort: Effort,
+    *,
+    rounds: int,
+    enough: float = np.inf,
+    within: Stays | None = None,
+    size: float = 0.0,
 ) -> Bounded:
-    """The best prices within `rounds` batches; `enough`: a bound of which more is not needed."""
+    """The best prices within `rounds` batches, over routes whose stays are `within` what they may
+    hold; `enough`: a bound of which more is not needed; `size`: about how large the aim is."""
     memory = memory_columns(tables)
     is_sized = priced.aim[memory].any() or np.isin(memory, priced.columns).any()
     known = levels(tables, most_levels(tables) if is_sized else 1)
-    bundle = _Bundle(tables=tables, priced=priced, effort=effort, levels=known)
+    bundle = _Bundle(tables=tables, priced=priced, effort=effort, levels=known, within=within)
     bundle.prices = priced.start()
     bundle.look(bundle.prices[None])
     if bundle.bound == np.inf or not bundle.slopes or not len(priced.columns):
         return _bounded(bundle)
-    centre, stalls = _first_length(bundle), 0
+    centre, stalls = _first_length(bundle, size), 0
     for _ in range(rounds):
         if bundle.bound >= enough or effort.left <= 0:
             break
@@ -212,9 +230,9 @@ def priced_bound(
     return _bounded(bundle)
 
 
-def _first_length(bundle: _Bundle) -> float:
+def _first_length(bundle: _Bundle, size: float) -> float:
     slope = bundle.slopes[0]
-    size = max(abs(bundle.bound), abs(bundle.heights[0]), 1e-12)
+    size = max(abs(bundle.bound), abs(bundle.heights[0]), size, 1e-12)
     if not len(bundle.priced.capped):
         return 1.0 / max(float(np.abs(slope).max()), 1e-300)
     return size / max(float(slope @ slope), 1e-12)

@@ -18,12 +18,14 @@ import numpy.typing as npt
 
 from edge_agent.planning.duals import Effort
 from edge_agent.planning.finishes import Finishes, Steps
+from edge_agent.planning.rests import Rest
 from edge_agent.planning.shortest import Pieces
 from edge_agent.planning.tables import Floats, Ints, Tables
 
 Flags = npt.NDArray[np.bool_]
 
 _BLOCK = 256
+_LAST_LABELS = 32
 _ROUNDING = 1e-12
 
 
@@ -37,10 +39,8 @@ class Rows:
     """(rows,): of the first `aims` rows, what is added to the value of the best route."""
     aims: int
     """How many rows bound the aim."""
-    tails: Floats
-    """(n + 1, rows, c, levels): the least that is still to come, by the level of the arena."""
-    heads: Floats
-    """(n, rows, d)"""
+    rest: Rest
+    """The least that is still to come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -126,6 +126,8 @@ class Search:
         for place in range(1, tables.places):
             if not len(labels):
                 return
+            if self.effort.left <= 0:
+                most = min(most, _LAST_LABELS)
             entered = [
                 self._continued(labels, place),
                 self._begun(self._left(labels, place), place),
@@ -193,8 +195,9 @@ class Search:
                     arriving.append(sent)
             if not arriving:
                 continue
-            heads = question.rows.heads[place][:, [target]]
-            arrived = self._promising(_joined(arriving), heads)
+            joined = _joined(arriving)
+            rest = question.rows.rest.arriving(place, target, joined.columns)
+            arrived = self._promising(joined, rest)
             if len(arrived):
                 is_many = len(arriving) > 1
                 found.append((target, self._undominated(arrived, place) if is_many else arrived))
@@ -280,11 +283,9 @@ class Search:
     def _kept(self, labels: _Labels, place: int, most: int) -> _Labels:
         """After segment `place`: what is worth going on with."""
         question = self.question
-        tails = question.rows.tails[place + 1]
-        above = question.finishes.levels.above
-        labels = self._promising(
-            labels, tails[:, labels.choice, above(labels.arena, labels.choice)]
-        )
+        labels = labels.taken((labels.columns <= question.caps).all(axis=1))
+        rest = question.rows.rest.after(place + 1, labels.choice, labels.arena, labels.columns)
+        labels = self._promising(labels, rest)
         parts = []
         for choice in np.unique(labels.choice):
             part = labels.taken(labels.choice == choice)
