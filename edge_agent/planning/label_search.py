@@ -25,6 +25,8 @@ from edge_agent.planning.tables import Floats, Ints, Tables
 Flags = npt.NDArray[np.bool_]
 
 _BLOCK = 256
+_CALL = 150.0
+"""Effort of looking at labels, however few."""
 _LAST_LABELS = 32
 _ROUNDING = 1e-12
 
@@ -180,28 +182,33 @@ class Search:
             least=np.zeros(len(rows)),
         )
         devices = tables.device_of[choice]
-        parts = []
-        for device in range(len(tables.devices)):
-            part = ended.taken(devices == device)
-            if len(part):
-                parts.append((device, self._undominated(part, place)))
+        targets = self._open(place)
+        parts = [
+            self._undominated(ended.taken(devices == device), place)
+            for device in np.unique(devices)
+        ]
+        ended = _joined(parts)
+        devices = tables.device_of[ended.choice]
+        possible = np.isfinite(tables.sends.penalty[place][devices[:, None], targets])
+        row, column = np.nonzero(possible)
+        sent = ended.taken(row)
+        target = targets[column]
+        sent.columns += steps.send[place, devices[row], target]
+        rest = question.rows.rest.arriving(place, target, sent.columns)
+        is_kept = self._is_promising(sent, rest)
+        sent, target = sent.taken(is_kept), target[is_kept]
         found = []
-        for target in range(len(tables.devices)):
-            arriving = []
-            for device, part in parts:
-                if np.isfinite(tables.sends.penalty[place, device, target]):
-                    sent = part.taken(np.arange(len(part)))
-                    sent.columns = part.columns + steps.send[place, device, target]
-                    arriving.append(sent)
-            if not arriving:
-                continue
-            joined = _joined(arriving)
-            rest = question.rows.rest.arriving(place, target, joined.columns)
-            arrived = self._promising(joined, rest)
-            if len(arrived):
-                is_many = len(arriving) > 1
-                found.append((target, self._undominated(arrived, place) if is_many else arrived))
+        for device in np.unique(target).tolist():
+            arrived = sent.taken(target == device)
+            is_many = len(parts) > 1
+            found.append((device, self._undominated(arrived, place) if is_many else arrived))
         return found
+
+    def _open(self, place: int) -> Ints:
+        """Devices on which a subgraph may begin before a segment."""
+        tables = self.question.tables
+        may = np.isfinite(tables.refusal[place] + tables.barrier[place])
+        return np.unique(tables.device_of[may])
 
     def _begun(self, arrived: list[tuple[int, _Labels]], place: int) -> _Labels:
         tables = self.question.tables
@@ -220,9 +227,12 @@ class Search:
     def _inside(self, labels: _Labels, place: int) -> list[_Labels]:
         """What begins beside its neighbour in the same group."""
         tables, steps = self.question.tables, self.question.steps
-        found = []
+        found: list[_Labels] = []
+        may = np.isfinite(tables.refusal[place] + tables.barrier[place])
         for number, mates in enumerate(self._groups):
             which = self._group_of[labels.choice] == number
+            if not may[mates].any():
+                continue
             rows = np.flatnonzero(which & np.isfinite(tables.barrier[place, labels.choice]))
             if not len(rows):
                 continue
@@ -260,11 +270,13 @@ class Search:
         return found.taken(choice != np.repeat(labels.choice, len(choices)))
 
     def _promising(self, labels: _Labels, rest: Floats) -> _Labels:
-        """Those that may keep the caps and beat the best route known; `rest`: (rows, m) or
-        (rows, 1)."""
+        return labels.taken(self._is_promising(labels, rest))
+
+    def _is_promising(self, labels: _Labels, rest: Floats) -> Flags:
+        """Which may keep the caps and beat the best route known; `rest`: (rows, m)."""
         question, rows = self.question, self.question.rows
         size = len(labels)
-        self.effort.spend(size * (0.6 + 0.008 * rows.weights.size))
+        self.effort.spend(_CALL + size * (0.6 + 0.008 * rows.weights.size))
         sums = rows.weights @ labels.columns.T + rest
         aims = rows.aims
         best = self._enough()
@@ -275,7 +287,7 @@ class Search:
         is_kept &= (sums[aims:] <= rows.limits[aims:, None]).all(axis=0)
         is_kept &= np.isfinite(least) & (least <= best)
         labels.least = least
-        return labels.taken(is_kept)
+        return is_kept
 
     def _enough(self) -> float:
         return self.best - _ROUNDING * abs(self.best) if self.best < np.inf else np.inf

@@ -32,6 +32,8 @@ from edge_agent.planning.tables import Floats, Ints, Tables
 _GOLDEN = 0.6180339887498949
 _LEAST_FREE, _FIRST_FREE, _MOST_FREE = 5, 9, 18
 _LABELS = 200
+_CALL = 3000.0
+"""Effort of asking, however little."""
 _LEAST_STEP = 0.001
 """Of a greatest: the smallest share by which it is tried to be made less."""
 
@@ -183,7 +185,8 @@ class Neighbours:
         own = np.arange(len(tables.choices)) == chosen[list(boundaries)][:, None]
         refusal = np.where(is_open[:, None] | own, coarse.refusal, np.inf)
         coarse = replace(coarse, refusal=refusal)
-        asked = question(coarse, aim, limit, prices, bound, self.effort, best)
+        self.effort.spend(_CALL)
+        asked = question(coarse, aim, limit, prices, bound, self.effort, best, ways=(1.0,))
         search = Search(question=asked, effort=self.effort, best=best)
         search.run(_LABELS)
         return search, boundaries

@@ -32,8 +32,11 @@ def question(
     bound: float,
     effort: Effort,
     best: float = np.inf,
+    *,
+    ways: tuple[float, ...] = _SCALES,
 ) -> Question:
-    """The question for a search; `bound`: none is better, `best`: worse ones are not looked for."""
+    """The question for a search; `bound`: none is better, `best`: worse ones are not looked for;
+    `ways`: multiples of the prices with which routes are finished."""
     row = aim_row(tables, aim)
     is_shared = np.zeros(len(row), bool)
     if isinstance(aim, Bottleneck):
@@ -63,7 +66,7 @@ def question(
     known = steps(tables, mix, memory_columns(tables))
     within = stays(tables, np.where(is_shared, np.minimum(limit, best), limit))
     rows, ends = _bounds(
-        tables, row, looked_at, is_shared, limit, prices, first, known, within, effort
+        tables, row, looked_at, is_shared, limit, prices, first, known, within, effort, ways
     )
     return Question(
         tables=tables,
@@ -88,6 +91,7 @@ def _bounds(
     known: Steps,
     within: Stays | None,
     effort: Effort,
+    ways: tuple[float, ...],
 ) -> tuple[Rows, Finishes]:
     own = np.array([prices.get(int(j), 0.0) for j in looked_at])
     among = is_shared[looked_at]
@@ -96,16 +100,21 @@ def _bounds(
         total = own[among].sum()
         own[among] = own[among] / total if total > 0 else 1.0 / among.sum()
     has_cap = np.isfinite(limit[looked_at])
-    scales = [1.0] if among.all() or not own.any() else _SCALES
-    aims = np.stack([np.where(among, own, own * scale) for scale in scales])
+    is_fixed = bool(among.all() or not own.any())
+    aims, ended = (
+        np.stack([np.where(among, own, own * scale) for scale in ((1.0,) if is_fixed else scales)])
+        for scales in (_SCALES, ways)
+    )
     # A capped load of which the greatest is aimed at has one price, for the aim.
     off = np.where(has_cap & ~among, aims, 0.0) @ np.where(has_cap, limit[looked_at], 0.0)
     full = np.repeat(row[None], len(aims), axis=0)
     full[:, looked_at] += aims
     is_sized = bool((known.pool >= 0).any())
     grid = levels(tables, most_levels(tables) if is_sized else 1)
-    paths = leveled(tables, as_weights(tables, full), grid)
-    effort.spend(leveled_units(tables, len(aims), grid) * 3)
+    ending = np.repeat(row[None], len(ended), axis=0)
+    ending[:, looked_at] += ended
+    paths = leveled(tables, as_weights(tables, ending), grid)
+    effort.spend(leveled_units(tables, len(ended), grid) * 4)
     alone = looked_at[has_cap]
     single = np.zeros((len(alone), len(row)))
     single[np.arange(len(alone)), alone] = 1.0
@@ -120,8 +129,8 @@ def _bounds(
         limits_ = np.concatenate((off, limit[alone]))
     every = np.vstack((full, single))
     if within is None:
-        rest = leveled(tables, as_weights(tables, every), grid) if len(alone) else paths
-        effort.spend(leveled_units(tables, len(every) * bool(len(alone)), grid))
+        rest = leveled(tables, as_weights(tables, every), grid)
+        effort.spend(leveled_units(tables, len(every), grid))
         ahead: Rest = LeveledRest(levels=grid, tails=rest.tails, heads=rest.heads)
     else:
         effort.spend(stay_units(within, len(every)))

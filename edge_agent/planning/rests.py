@@ -27,10 +27,10 @@ class LeveledRest:
         found: Floats = self.tails[place][:, choice, self.levels.above(arena, choice)]
         return found
 
-    def arriving(self, place: int, device: int, columns: Floats) -> Floats:
-        """(rows, m) or (rows, 1): with a subgraph about to begin on a device."""
+    def arriving(self, place: int, device: Ints, columns: Floats) -> Floats:
+        """(rows, m): with a subgraph about to begin on a device, for each of (m,)."""
         del columns
-        found: Floats = self.heads[place][:, [device]]
+        found: Floats = self.heads[place][:, device]
         return found
 
 
@@ -51,25 +51,27 @@ class StayRest:
         found: Floats = self.paths.tails[place][:, choice, start]
         return found
 
-    def arriving(self, place: int, device: int, columns: Floats) -> Floats:
-        """(rows, m): with a subgraph about to begin on a device."""
-        best = np.full((self.paths.enter.shape[1], len(columns)), np.inf)
+    def arriving(self, place: int, device: Ints, columns: Floats) -> Floats:
+        """(rows, m): with a subgraph about to begin on a device, for each of (m,)."""
+        enter = self.paths.enter[place]
+        best = np.full((len(enter), len(columns)), np.inf)
         nothing = np.zeros(len(columns))
-        for z in np.flatnonzero(self.paths.known.device_of == device):
-            zone = np.full(len(columns), z)
+        for zones in self.paths.known.of_device.T:
+            zone = zones[device]
             start = self._start(place, zone, nothing, columns)
-            np.minimum(best, self.paths.enter[place][:, z, start], out=best)
+            np.minimum(best, enter[:, zone, start], out=best)
         return best
 
     def _start(self, place: int, zone: Ints, arena: Floats, columns: Floats) -> Ints:
+        rows = np.arange(len(zone))
+        pool = self.pool[zone]
         # The arena may grow into what it has already, so that it is no part of what is held.
-        held, busy_s = np.full((2, len(zone)), np.inf)
-        for z in np.unique(zone):
-            which = zone == z
-            if self.pool[z] >= 0:
-                held[which] = columns[which, self.pool[z]] - arena[which]
-            if len(self.loads[z]):
-                busy_s[which] = columns[which][:, self.loads[z]].sum(axis=1)
+        held = np.where(pool >= 0, columns[rows, pool] - arena, np.inf)
+        busy_s = np.full(len(zone), np.inf)
+        for z, own in enumerate(self.loads):
+            if len(own):
+                which = zone == z
+                busy_s[which] = columns[which][:, own].sum(axis=1)
         return self.paths.known.started(place, zone, held, busy_s)
 
 

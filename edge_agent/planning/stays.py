@@ -36,6 +36,8 @@ class Stays:
     """(z,): where each zone begins in `order`."""
     device_of: Ints
     """(z,)"""
+    of_device: Ints
+    """(d, most zones of one): which these are, the last one again where there are fewer."""
     grid: Ints
     """(g,): first segments that are told apart, ascending; later ones count as the next, and
     behind the last one as none at all."""
@@ -64,12 +66,11 @@ class Stays:
         latest = np.zeros(len(zone), np.int64)
         # Bytes are exact, seconds are not.
         for known, sums, slack in ((held, self.held, 0.0), (busy_s, self.busy_s, _ROUNDING)):
-            at_grid = sums[np.minimum(self.grid, place)]
+            if np.isinf(known).all():
+                continue
             least = sums[place][zone] * (1.0 + slack) - known
-            for z in np.unique(zone):
-                which = zone == z
-                found = np.searchsorted(at_grid[:, z], least[which])
-                latest[which] = np.maximum(latest[which], found)
+            before = sums[np.minimum(self.grid, place)][:, zone] < least
+            latest = np.maximum(latest, before.sum(axis=0))
         return np.minimum(latest, self.own[place])
 
 
@@ -109,30 +110,32 @@ def stays(tables: Tables, limit: Floats) -> Stays | None:
     room_s = np.array([limit[FIRST_LOAD + r].sum() if len(r) else np.inf for r in resources])
     grid = np.arange(n) if n <= _MOST_STARTS else _spread(held, n)
     own = np.minimum(np.searchsorted(grid, np.arange(n + 1)), len(grid) - 1)
-    block = np.empty((n, len(zone_of), len(grid)))
-    arena = np.empty_like(block)
+    since = np.minimum(grid, np.arange(n)[:, None])
+    before = (held[:n, None] - held[since])[:, :, zone_of].swapaxes(1, 2)
+    room_of = room[zone_of, None] * (1.0 + _ROUNDING)
+    full = before + (tables.weights + tables.arenas)[..., None] > room_of
+    if np.isfinite(room_s).any():
+        before = (busy_s[:n, None] - busy_s[since])[:, :, zone_of].swapaxes(1, 2)
+        full |= before + run_s[..., None] > room_s[zone_of, None] * (1.0 + _ROUNDING)
+    block = np.where(full, np.inf, 0.0)
     known = levels(tables, 1)
     one = int(is_fork.argmin())
     need = tables.arenas[:, one] / known.instances[one]
-    for p in range(n):
-        since = np.minimum(grid, p)
-        before = (held[p] - held[since])[:, zone_of].T
-        full = before + (tables.weights[p] + tables.arenas[p])[:, None] > (
-            room[zone_of, None] * (1.0 + _ROUNDING)
-        )
-        before = (busy_s[p] - busy_s[since])[:, zone_of].T
-        full |= before + run_s[p][:, None] > room_s[zone_of, None] * (1.0 + _ROUNDING)
-        block[p] = np.where(full, np.inf, 0.0)
-        most = np.array([need[s:p].max(initial=0.0) for s in since])
-        arena[p] = known.instances[:, None] * np.maximum(need[p] - most, 0.0)
+    most = np.zeros((n, len(grid)))
+    for p in range(1, n):
+        most[p] = np.where(grid < p, np.maximum(most[p - 1], need[p - 1]), 0.0)
+    more = np.maximum(need[:, None] - most, 0.0)
+    arena = known.instances[:, None] * more[:, None, :]
     if np.isfinite(block).all():
         return None
+    device_of = tables.device_of[order[first]]
     return Stays(
         tables=tables,
         zone_of=zone_of,
         order=order,
         starts=first,
-        device_of=tables.device_of[order[first]],
+        device_of=device_of,
+        of_device=_of_devices(device_of, len(tables.devices)),
         grid=grid,
         own=own,
         held=held,
@@ -160,6 +163,12 @@ def _zones(tables: Tables, *, by_pool: bool) -> Ints:
         names = [min(merged) if name in merged else name for name in names]
     known = sorted(set(names))
     return np.array([known.index(name) for name in names])
+
+
+def _of_devices(device_of: Ints, count: int) -> Ints:
+    zones = [np.flatnonzero(device_of == d) for d in range(count)]
+    most = max(map(len, zones))
+    return np.array([own[np.minimum(np.arange(most), len(own) - 1)] for own in zones])
 
 
 def _spread(held: Floats, n: int) -> Ints:
