@@ -92,6 +92,13 @@ class Priced:
         return prices
 
 
+def priced_columns(row: Floats, shared: Ints, capped: Ints, limit: Floats) -> Priced:
+    """What prices are for: `row` of the aim, columns whose greatest counts, and capped ones."""
+    caps = np.concatenate((np.zeros(len(shared)), limit[capped]))
+    units = np.concatenate((np.ones(len(shared)), np.where(limit[capped] > 0, limit[capped], 1.0)))
+    return Priced(aim=row, shared=shared, capped=capped, caps=caps, units=units)
+
+
 def _onto_simplex(points: Floats) -> Floats:
     """The nearest of what is at least 0 and of sum 1, for each row."""
     ordered = -np.sort(-points, axis=1)
@@ -136,16 +143,21 @@ class _Bundle:
     def look(self, prices: Floats) -> bool:
         """Whether one of (b, shared + capped) is better than what was known."""
         rows = self.priced.rows(prices)
-        paths = self._paths(rows)
-        bounds = paths.totals - self.priced.taken_off(prices)
+        totals, routes = self._cheapest(rows, prices)
+        bounds = totals - self.priced.taken_off(prices)
         best = int(bounds.argmax())
         is_better = bool(bounds[best] > self.bound)
         if is_better:
             self.bound, self.prices = float(bounds[best]), prices[best]
-        for pieces in paths.routes():
+        for pieces in routes:
             if pieces and pieces not in self.seen:
                 self._add(pieces)
         return is_better
+
+    def _cheapest(self, rows: Floats, prices: Floats) -> tuple[Floats, list[Pieces]]:
+        del prices
+        paths = self._paths(rows)
+        return paths.totals, paths.routes()
 
     def _paths(self, rows: Floats) -> LeveledPaths | StayPaths:
         if self.within is not None:
@@ -181,6 +193,58 @@ class _Bundle:
             weights[rows, lowest] += step
         self.effort.spend(_INNER_STEPS * 15)
         return found
+
+
+@dataclass(slots=True, kw_only=True)
+class RestBundle(_Bundle):
+    """Prices for what is still to come after one partial route."""
+
+    place: int
+    """Segments before it are done."""
+    begun: Pieces
+    so_far: Floats
+    """(shared + capped,): what it demanded of what has prices."""
+    aim_so_far: float
+    choice: int
+    start: int
+    """Which start of stays stands for it."""
+    found: tuple[Floats, StayPaths] | None = None
+    """The prices that were tried with the best, and what they led to."""
+
+    def improve(self, prices: Floats, looks: int) -> None:
+        """Look for better prices than these."""
+        self.prices = prices
+        self.look(prices[None])
+        centre = _first_length(self, 0.0) if self.slopes else 0.0
+        for _ in range(looks if self.slopes and self.bound < np.inf else 0):
+            trials = self.trials(centre * _STEPS)
+            if not self.look(trials):
+                centre *= 0.1
+
+    def look(self, prices: Floats) -> bool:
+        """Whether one of (b, shared + capped) is better than what was known."""
+        before = self.found
+        # A class with slots is made anew by the decorator, so that `super()` has no arguments here.
+        is_better = _Bundle.look(self, prices)
+        if not is_better and before is not None:
+            self.found = before
+        return is_better
+
+    def _cheapest(self, rows: Floats, prices: Floats) -> tuple[Floats, list[Pieces]]:
+        assert self.within is not None, "prices of a rest are over stays"
+        share = 1.0 - self.place / self.tables.places
+        self.effort.spend(stay_units(self.within, len(rows)) * share)
+        paths = stay_paths(self.within, rows, self.place)
+        self.found = prices, paths
+        totals = paths.tails[self.place][:, self.choice, self.start] + self.aim_so_far
+        totals = totals + prices / self.priced.units @ self.so_far
+        every = np.arange(len(rows))
+        same = np.ones(len(rows), np.int64)
+        rests = paths.rests(self.place, every, same * self.choice, same * self.start)
+        is_found = np.isfinite(totals)
+        return totals, [
+            (*self.begun, *rest) if ok else () for ok, rest in zip(is_found, rests, strict=True)
+        ]
 
 
 def most_levels(tables: Tables) -> int:

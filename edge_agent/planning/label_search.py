@@ -16,10 +16,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from edge_agent.planning.duals import Effort
+from edge_agent.planning.amounts import Aim, aimed, demanded
+from edge_agent.planning.arenas import levels
+from edge_agent.planning.duals import Effort, Priced, RestBundle
 from edge_agent.planning.finishes import Finishes, Steps
-from edge_agent.planning.rests import Rest
+from edge_agent.planning.rests import Rest, StayRest
 from edge_agent.planning.shortest import Pieces
+from edge_agent.planning.stays import Stays
 from edge_agent.planning.tables import Floats, Ints, Tables
 
 Flags = npt.NDArray[np.bool_]
@@ -28,6 +31,11 @@ _BLOCK = 256
 _CALL = 150.0
 """Effort of looking at labels, however few."""
 _LAST_LABELS = 32
+_LOOKS = 3
+_FINISHED = 24
+"""How many of the best labels are finished by new prices."""
+_FINISH_UNITS = 700.0
+_MOST_LAYERS = 3
 _ROUNDING = 1e-12
 
 
@@ -59,6 +67,15 @@ class Question:
     """Columns of which the greatest is aimed at; may be none."""
     rows: Rows
     finishes: Finishes
+    within: Stays | None
+    priced: Priced
+    """The columns that have prices, and where they are among the `k`."""
+    at: Ints
+    prices: Floats
+    """Those to begin with."""
+    aim: Aim
+    limit: Floats
+    """(columns,) of amounts."""
     floors: Floats
     """(n + 1, k): what a column may hold there without ever mattering; may be -infinity."""
 
@@ -109,6 +126,10 @@ class Search:
     dropped: float = np.inf
     """What the labels that were left out for want of effort might have reached."""
     _history: list[tuple[Ints, Ints]] = field(default_factory=list)
+    is_repriced: bool = False
+    """Whether prices are made anew on the way."""
+    _layers: list[tuple[int, Rows]] = field(default_factory=list)
+    """More bounds, from some place on."""
     _groups: list[Ints] = field(init=False)
     _group_of: Ints = field(init=False)
 
@@ -136,6 +157,71 @@ class Search:
             ]
             entered += self._inside(labels, place)
             labels = self._kept(_joined(entered), place, most)
+            if self.is_repriced and place % _stride(tables) == 0 and self.effort.left > 0:
+                self._history.pop()
+                labels = self._repriced(labels, place)
+                self._history.append((labels.parent, labels.choice))
+
+    def _repriced(self, labels: _Labels, place: int) -> _Labels:
+        """Better bounds from here on, and better ways to finish, by prices for the best label."""
+        question, ahead = self.question, self.question.rows.rest
+        at = place + 1
+        if not isinstance(ahead, StayRest) or at > question.tables.places - 2 or not len(labels):
+            return labels
+        assert question.within is not None, "there are no such rests without stays"
+        order = np.argsort(labels.least, kind="stable")
+        starts = ahead.started(at, labels.choice, labels.arena, labels.columns)
+        row = int(order[0])
+        bundle = RestBundle(
+            tables=question.tables,
+            priced=question.priced,
+            effort=self.effort,
+            levels=levels(question.tables, 1),
+            within=question.within,
+            place=at,
+            begun=tuple(self._pieces(labels, row, place)),
+            so_far=labels.columns[row, question.at],
+            aim_so_far=float(labels.columns[row] @ question.weights),
+            choice=int(labels.choice[row]),
+            start=int(starts[row]),
+        )
+        bundle.improve(question.prices, _LOOKS)
+        if bundle.found is None or not np.isfinite(bundle.bound):
+            return labels
+        for pieces in bundle.seen:
+            self._try(pieces)
+        prices, paths = bundle.found
+        weights = np.repeat(question.weights[None], len(prices), axis=0)
+        weights[:, question.at] += prices / question.priced.units
+        layer = Rows(
+            weights=weights,
+            limits=question.priced.taken_off(prices),
+            aims=len(prices),
+            rest=StayRest(paths=paths, pool=ahead.pool, loads=ahead.loads),
+        )
+        self._layers = [*self._layers[-_MOST_LAYERS + 1 :], (at, layer)]
+        best = order[:_FINISHED]
+        which = np.full(len(best), int(np.abs(prices - bundle.prices).sum(axis=1).argmin()))
+        rests = paths.rests(at, which, labels.choice[best], starts[best])
+        self.effort.spend(_FINISH_UNITS * len(best))
+        for label, rest in zip(best.tolist(), rests, strict=True):
+            self._try((*self._pieces(labels, label, place), *rest))
+        self._bound(labels, layer, at)
+        return labels.taken(labels.least <= self._enough())
+
+    def _try(self, pieces: Pieces) -> None:
+        question = self.question
+        amounts = demanded(question.tables, pieces)
+        if (amounts <= question.limit).all():
+            value = aimed(question.tables, question.aim, amounts)
+            if value < self._enough():
+                self.best, self.found = value, pieces
+
+    def _bound(self, labels: _Labels, rows: Rows, at: int) -> None:
+        rest = rows.rest.after(at, labels.choice, labels.arena, labels.columns)
+        more = (rows.weights @ labels.columns.T + rest - rows.limits[:, None]).max(axis=0)
+        self.effort.spend(_CALL / 2 + len(labels) * 0.008 * rows.weights.size)
+        labels.least = np.maximum(labels.least, np.where(np.isnan(more), np.inf, more))
 
     def _first(self) -> list[tuple[int, _Labels]]:
         steps, tables = self.question.steps, self.question.tables
@@ -305,6 +391,9 @@ class Search:
         if not parts:
             return self._none()
         labels = _joined(parts)
+        for since, layer in self._layers:
+            if since <= place + 1:
+                self._bound(labels, layer, place + 1)
         self._complete(labels, place)
         labels = labels.taken(labels.least <= self._enough())
         if len(labels) > most:
@@ -385,6 +474,11 @@ class Search:
         is_kept = np.zeros(len(order), bool)
         is_kept[_undominated(columns[:, matters], least[:, matters], self.effort)] = True
         return labels.taken(np.sort(order[is_kept]))
+
+
+def _stride(tables: Tables) -> int:
+    """How many places are between new prices."""
+    return max(2, tables.places // 12)
 
 
 def _undominated(columns: Floats, least: Floats, effort: Effort) -> Ints:

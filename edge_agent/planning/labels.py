@@ -24,7 +24,7 @@ from edge_agent.planning.amounts import (
     limits,
 )
 from edge_agent.planning.coarse import coarsen, kept_boundaries, refined
-from edge_agent.planning.duals import Bounded, Effort, Priced, priced_bound
+from edge_agent.planning.duals import Bounded, Effort, Priced, priced_bound, priced_columns
 from edge_agent.planning.label_search import Search
 from edge_agent.planning.neighbourhoods import Neighbours
 from edge_agent.planning.question import question
@@ -111,13 +111,13 @@ class _Asked:
         row = aim_row(self.tables, self.aim)
         size = 0.0
         if not len(shared):
-            plain = _priced(row, shared, capped[:0], self.limit)
+            plain = priced_columns(row, shared, capped[:0], self.limit)
             if self._is_settled(priced_bound(self.tables, plain, self.effort, rounds=0)):
                 return
         within = stays(self.tables, self.limit)
         # Of a column of which the greatest is aimed at, one price is enough.
         others = np.setdiff1d(capped, shared)
-        priced = _priced(row, shared, others, self.limit)
+        priced = priced_columns(row, shared, others, self.limit)
         routes: tuple[Pieces, ...] = ()
         if not len(shared) and self.bound <= 0.0 and len(capped):
             # Nothing of the aim says how large prices are.
@@ -259,7 +259,7 @@ class _Asked:
         tables = self.tables if is_whole else coarsen(self.tables, boundaries)
         stop = self.effort.spent + units
         asked = question(tables, self.aim, self.limit, prices, self.bound, self.effort, self.best)
-        search = Search(question=asked, effort=self.effort, best=self.best)
+        search = Search(question=asked, effort=self.effort, best=self.best, is_repriced=True)
         most = _FIRST_LABELS
         while True:
             before = self.effort.spent
@@ -274,12 +274,6 @@ class _Asked:
                 break
             most = int(most * min(max(0.8 * left / used, 1.5), 8.0))
         self._has_enough()
-
-
-def _priced(row: Floats, shared: Ints, capped: Ints, limit: Floats) -> Priced:
-    caps = np.concatenate((np.zeros(len(shared)), limit[capped]))
-    units = np.concatenate((np.ones(len(shared)), np.where(limit[capped] > 0, limit[capped], 1.0)))
-    return Priced(aim=row, shared=shared, capped=capped, caps=caps, units=units)
 
 
 def _excess(capped: Ints, limit: Floats, width: int) -> Priced:

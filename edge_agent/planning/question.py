@@ -13,7 +13,7 @@ from edge_agent.planning.amounts import (
     memory_columns,
 )
 from edge_agent.planning.arenas import leveled, leveled_units, levels
-from edge_agent.planning.duals import Effort, most_levels
+from edge_agent.planning.duals import Effort, most_levels, priced_columns
 from edge_agent.planning.finishes import Finishes, Steps, finishes, steps
 from edge_agent.planning.label_search import Flags, Question, Rows
 from edge_agent.planning.rests import LeveledRest, Rest, StayRest
@@ -64,6 +64,15 @@ def question(
     nowhere[row[looked_at] * is_memory[looked_at] > 0] = -np.inf
     floors[:, first:] = nowhere - most
     known = steps(tables, mix, memory_columns(tables))
+    priced = priced_columns(
+        row,
+        looked_at[is_shared[looked_at]],
+        looked_at[~is_shared[looked_at] & np.isfinite(limit[looked_at])],
+        limit,
+    )
+    own = priced.onto(np.array([[prices.get(int(j), 0.0) for j in priced.columns]]) * priced.units)[
+        0
+    ]
     within = stays(tables, np.where(is_shared, np.minimum(limit, best), limit))
     rows, ends = _bounds(
         tables, row, looked_at, is_shared, limit, prices, first, known, within, effort, ways
@@ -77,6 +86,12 @@ def question(
         floors=floors,
         rows=rows,
         finishes=ends,
+        within=within,
+        priced=priced,
+        at=first + np.searchsorted(looked_at, priced.columns),
+        prices=own,
+        aim=aim,
+        limit=limit,
     )
 
 

@@ -46,10 +46,13 @@ class StayRest:
 
     def after(self, place: int, choice: Ints, arena: Floats, columns: Floats) -> Floats:
         """(rows, m): with segments before `place` done, in a choice with an arena."""
-        zone = self.paths.known.zone_of[choice]
-        start = self._start(place, zone, arena, columns)
+        start = self.started(place, choice, arena, columns)
         found: Floats = self.paths.tails[place][:, choice, start]
         return found
+
+    def started(self, place: int, choice: Ints, arena: Floats, columns: Floats) -> Ints:
+        """(m,): which start of stays stands for each."""
+        return self._start(place, self.paths.known.zone_of[choice], arena, columns)
 
     def arriving(self, place: int, device: Ints, columns: Floats) -> Floats:
         """(rows, m): with a subgraph about to begin on a device, for each of (m,)."""

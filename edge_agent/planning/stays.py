@@ -187,6 +187,8 @@ class StayPaths:
     costs: Weighed
     prices: Floats
     """(b, c): of each byte of an arena."""
+    since: int
+    """Nothing is known of places before."""
     tails: Floats
     """(n + 1, b, c, g): with segments before p done."""
     enter: Floats
@@ -215,15 +217,24 @@ class StayPaths:
 
     def routes(self) -> list[Pieces]:
         """The cheapest route for each weighting; () where there is none."""
-        known, costs, n = self.known, self.costs, self.known.tables.places
+        known, costs = self.known, self.costs
         rows = np.arange(len(costs.first))
         begun = self._begun(0)[..., 0] + costs.begin[0]
         zone = (costs.first[:, known.device_of] + self.enter[0, :, :, 0]).argmin(axis=1)
         inside = known.zone_of == zone[:, None]
         choice = np.where(inside, begun, np.inf).argmin(axis=1)
-        start = np.zeros(len(rows), np.int64)
-        found = [[(0, int(c))] for c in choice]
-        for place in range(1, n):
+        rest = self.rests(1, rows, choice, np.zeros(len(rows), np.int64))
+        totals = self.totals
+        return [
+            ((0, int(choice[b])), *rest[b]) if np.isfinite(totals[b]) else () for b in rows.tolist()
+        ]
+
+    def rests(self, since: int, rows: Ints, choices: Ints, starts: Ints) -> list[Pieces]:
+        """What follows best from each of (m,) states with segments before `since` done."""
+        known, costs, n = self.known, self.costs, self.known.tables.places
+        choice, start = choices.copy(), starts.copy()
+        found: list[list[tuple[int, int]]] = [[] for _ in rows]
+        for place in range(since, n):
             on = self.tails[place + 1][rows, choice, start] + costs.segment[place][rows, choice]
             on = on + known.block[place][choice, start]
             on = on + self.prices[rows, choice] * known.arena[place][choice, start]
@@ -231,12 +242,12 @@ class StayPaths:
             if not len(over):
                 continue
             begun = self._begun(place)
-            for b in over.tolist():
-                c, g = self._next(place, b, int(choice[b]), int(start[b]), begun[b])
-                choice[b], start[b] = c, g
-                found[b].append((place, c))
-        totals = self.totals
-        return [tuple(found[b]) if np.isfinite(totals[b]) else () for b in rows]
+            for m in over.tolist():
+                b = int(rows[m])
+                c, g = self._next(place, b, int(choice[m]), int(start[m]), begun[b])
+                choice[m], start[m] = c, g
+                found[m].append((place, c))
+        return [tuple(pieces) for pieces in found]
 
     def _next(self, place: int, b: int, choice: int, start: int, begun: Floats) -> tuple[int, int]:
         """(choice, start) that follows best after a subgraph that ended."""
@@ -261,8 +272,8 @@ class StayPaths:
         return found
 
 
-def stay_paths(known: Stays, rows: Floats) -> StayPaths:
-    """The cheapest routes for (b, columns) of weights of amounts."""
+def stay_paths(known: Stays, rows: Floats, since: int = 0) -> StayPaths:
+    """The cheapest routes for (b, columns) of weights of amounts, from segment `since` on."""
     tables = known.tables
     n, batch = tables.places, len(rows)
     weights = as_weights(tables, rows)
@@ -274,11 +285,13 @@ def stay_paths(known: Stays, rows: Floats) -> StayPaths:
     send[:, :, np.arange(zones), np.arange(zones)] = np.inf
     tails = np.empty((n + 1, batch, len(known.zone_of), known.count))
     enter = np.empty((n, batch, zones, known.count))
-    found = StayPaths(known=known, costs=costs, prices=prices, tails=tails, enter=enter, send=send)
+    found = StayPaths(
+        known=known, costs=costs, prices=prices, since=since, tails=tails, enter=enter, send=send
+    )
     tails[n] = costs.last[:, tables.device_of, None]
     is_sorted = bool((known.order == np.arange(len(known.order))).all())
     grouped = tables.grouped
-    for place in range(n - 1, -1, -1):
+    for place in range(n - 1, since - 1, -1):
         own = int(known.own[place])
         met = slice(0, own + 1)
         run = tails[place + 1][..., met] + costs.segment[place][..., None]
