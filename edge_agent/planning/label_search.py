@@ -478,7 +478,7 @@ class Search:
 
 def _stride(tables: Tables) -> int:
     """How many places are between new prices."""
-    return max(2, tables.places // 12)
+    return max(2, tables.places // 8)
 
 
 def _undominated(columns: Floats, least: Floats, effort: Effort) -> Ints:

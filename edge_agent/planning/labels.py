@@ -37,8 +37,11 @@ _ROUNDS = 16
 _FIRST_LABELS = 64
 _REPAIRED = 4
 """How many routes are repaired at most."""
+_STARTS = 8
 _HALVINGS = 6
-_FIRST_UNITS, _NEAR_UNITS, _SEARCH_UNITS = 0.15, 0.3, 0.7
+_FAR = 1.03
+"""Share of the bound above which a route is far from it."""
+_FIRST_UNITS, _NEAR_UNITS, _ELSEWHERE_UNITS, _SEARCH_UNITS = 0.15, 0.25, 0.6, 0.5
 """Shares of what is left: of a first search, of what is near its route, of a wider one."""
 # Bounds and values are sums of floats in different orders.
 _ROUNDING = 1e-9
@@ -168,47 +171,89 @@ class _Asked:
         near = Neighbours(
             tables=self.tables, aim=self.aim, limit=self.limit, prices=prices, effort=self.effort
         )
-        every = tuple(range(self.tables.places))
         is_short = self.tables.places <= _MOST_BLOCKS
         if is_short:
-            self._search(every, prices, _FIRST_UNITS * self.effort.left)
+            self._search(self._boundaries(routes), prices, _FIRST_UNITS * self.effort.left)
             if self._has_enough():
                 return
+        if self.pieces is None:
+            self._dive(self._boundaries(routes), prices)
         if self.pieces is None:
             self._repair(near, routes)
         self._look_near(near, _NEAR_UNITS * self.effort.left)
         if len(shared):
             self._halve(shared, priced)
+        elif self._is_far():
+            self._dive(self._boundaries(routes), prices)
+            self._start_elsewhere(near, routes, _ELSEWHERE_UNITS * self.effort.left)
         if self._has_enough():
             return
-        if is_short:
-            self._search(every, prices, _SEARCH_UNITS * self.effort.left)
-        else:
-            used = {start for pieces in routes for start, _ in pieces}
-            if self.pieces is not None:
-                used = {start for start, _ in self.pieces}
-            boundaries = kept_boundaries(self.tables, used, _MOST_BLOCKS)
-            self._search(boundaries, prices, _SEARCH_UNITS * self.effort.left)
+        self._search(self._boundaries(routes), prices, _SEARCH_UNITS * self.effort.left)
         if self.pieces is None:
             self._repair(near, routes)
-        if not self._has_enough():
-            self._look_near(near, self.effort.left)
+        self._look_near(near, self.effort.left)
         self._has_enough()
+
+    def _is_far(self) -> bool:
+        return self.pieces is None or self.value > self.bound * _FAR
+
+    def _start_elsewhere(self, near: Neighbours, routes: tuple[Pieces, ...], units: float) -> None:
+        """Repair other routes, cheap ones that exceed caps by little, and improve what they give."""
+        stop = self.effort.spent + units
+        scale = max(self.bound, 1e-12)
+
+        def price(pieces: Pieces) -> float:
+            value = aimed(self.tables, self.aim, demanded(self.tables, pieces))
+            return value / scale + self._excess(pieces)
+
+        for pieces in sorted(routes, key=price)[:_STARTS]:
+            if self.effort.spent >= stop or not self._is_far():
+                break
+            found = near.repaired(pieces, (stop - self.effort.spent) / 2.0)
+            if not (demanded(self.tables, found) <= self.limit).all():
+                continue
+            self._try_routes((found,))
+            left = (stop - self.effort.spent) / 2.0
+            self._try_routes((near.improved(found, left, self.bound),))
+
+    def _boundaries(self, routes: tuple[Pieces, ...]) -> tuple[int, ...]:
+        """Where a search may change: everywhere in short models."""
+        if self.tables.places <= _MOST_BLOCKS:
+            return tuple(range(self.tables.places))
+        used = {start for pieces in routes for start, _ in pieces}
+        if self.pieces is not None:
+            used = {start for start, _ in self.pieces}
+        return kept_boundaries(self.tables, used, _MOST_BLOCKS)
+
+    def _dive(self, boundaries: tuple[int, ...], prices: dict[int, float]) -> None:
+        """One pass with few labels, and prices that are made anew on the way."""
+        if self.effort.left <= 0:
+            return
+        search = self._asked(boundaries, prices)
+        search.is_repriced = True
+        search.run(_FIRST_LABELS)
+        if search.found is not None:
+            self._try_routes((refined(boundaries, search.found),))
+
+    def _asked(self, boundaries: tuple[int, ...], prices: dict[int, float]) -> Search:
+        is_whole = len(boundaries) == self.tables.places
+        tables = self.tables if is_whole else coarsen(self.tables, boundaries)
+        asked = question(tables, self.aim, self.limit, prices, self.bound, self.effort, self.best)
+        return Search(question=asked, effort=self.effort, best=self.best)
 
     def _repair(self, near: Neighbours, routes: tuple[Pieces, ...]) -> None:
         """Make routes that exceed caps a little keep them."""
-        finite = np.isfinite(self.limit)
-        units = np.maximum(self.limit[finite], 1e-9)
-
-        def excess(pieces: Pieces) -> float:
-            over = demanded(self.tables, pieces)[finite] - self.limit[finite]
-            return float((np.maximum(over, 0.0) / units).sum())
-
-        for pieces in sorted(routes, key=excess)[:_REPAIRED]:
+        for pieces in sorted(routes, key=self._excess)[:_REPAIRED]:
             if self.effort.left <= 0 or self.pieces is not None:
                 break
             found = near.repaired(pieces, self.effort.left / _REPAIRED)
             self._try_routes((found,))
+
+    def _excess(self, pieces: Pieces) -> float:
+        """How much more than the caps, in shares of them."""
+        finite = np.isfinite(self.limit)
+        over = demanded(self.tables, pieces)[finite] - self.limit[finite]
+        return float((np.maximum(over, 0.0) / np.maximum(self.limit[finite], 1e-9)).sum())
 
     def _look_near(self, near: Neighbours, units: float) -> None:
         if self.pieces is not None and self.value <= self.known:
@@ -256,10 +301,8 @@ class _Asked:
 
     def _search(self, boundaries: tuple[int, ...], prices: dict[int, float], units: float) -> None:
         is_whole = len(boundaries) == self.tables.places
-        tables = self.tables if is_whole else coarsen(self.tables, boundaries)
         stop = self.effort.spent + units
-        asked = question(tables, self.aim, self.limit, prices, self.bound, self.effort, self.best)
-        search = Search(question=asked, effort=self.effort, best=self.best, is_repriced=True)
+        search = self._asked(boundaries, prices)
         most = _FIRST_LABELS
         while True:
             before = self.effort.spent

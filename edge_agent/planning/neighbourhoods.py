@@ -16,6 +16,7 @@ import numpy as np
 from edge_agent.planning.amounts import (
     Aim,
     Bottleneck,
+    aim_row,
     aimed,
     as_weights,
     bottleneck_columns,
@@ -32,6 +33,9 @@ from edge_agent.planning.tables import Floats, Ints, Tables
 _GOLDEN = 0.6180339887498949
 _LEAST_FREE, _FIRST_FREE, _MOST_FREE = 5, 9, 18
 _LABELS = 200
+_WORTH, _LEAST_WORTH = 0.3, 0.0006
+"""Of what a route costs, beside the shares by which it exceeds caps."""
+_PATIENCE = 5
 _CALL = 3000.0
 """Effort of asking, however little."""
 _LEAST_STEP = 0.001
@@ -63,28 +67,33 @@ class Neighbours:
         limit = self.limit if limit is None else limit
         stop = self.effort.spent + units
         amounts = demanded(self.tables, pieces)
+        whole = aim_row(self.tables, self.aim)
+        worth = _WORTH / max(float(whole @ amounts), 1e-12) if whole.any() else 0.0
+        prices = {int(k): 1.0 / float(max(limit[k], 1e-9)) for k in self.prices}
         failed = 0
-        while self.effort.spent < stop and failed < _patience(self.tables):
+        while self.effort.spent < stop:
             (exceeded,) = np.nonzero(amounts > limit)
             if not len(exceeded):
                 break
-            row = np.zeros((1, len(limit)))
-            row[0, exceeded] = 1.0 / np.maximum(limit[exceeded], 1e-9)
-            aim = as_weights(self.tables, row)
-            excess = float(row[0] @ amounts)
-            focus = self._where(pieces, exceeded)
+            row = whole * worth
+            row[exceeded] += 1.0 / np.maximum(limit[exceeded], 1e-9)
             found = self._tried(
                 pieces,
-                aim,
+                as_weights(self.tables, row[None]),
                 np.maximum(limit, amounts),
-                {int(k): 1.0 / float(max(limit[k], 1e-9)) for k in self.prices},
-                best=excess,
-                focus=focus,
+                prices,
+                best=float(row @ amounts),
+                focus=self._where(pieces, exceeded),
             )
-            if found is None:
-                failed += 1
-            else:
+            if found is not None:
                 failed, pieces, amounts = 0, found, demanded(self.tables, found)
+                continue
+            failed += 1
+            if failed > _PATIENCE:
+                # What is too much counts more, or all was tried.
+                if worth <= _LEAST_WORTH / max(float(whole @ amounts), 1e-12):
+                    break
+                failed, worth = 0, worth / 8.0
         return pieces
 
     def improved(self, pieces: Pieces, units: float, bound: float) -> Pieces:
@@ -150,8 +159,8 @@ class Neighbours:
     ) -> Pieces | None:
         """A better route where some of it is freed."""
         self._turn += 1
-        freed = self._freed(pieces, focus)
-        search, boundaries = self._searched(pieces, freed, aim, limit, prices, best, bound)
+        freed, devices = self._freed(pieces, focus)
+        search, boundaries = self._searched(pieces, freed, devices, aim, limit, prices, best, bound)
         is_exact = search.dropped >= search.best
         if search.found is not None:
             return refined(boundaries, search.found)
@@ -163,6 +172,7 @@ class Neighbours:
         self,
         pieces: Pieces,
         freed: list[range],
+        devices: Ints,
         aim: Aim,
         limit: Floats,
         prices: dict[int, float],
@@ -183,7 +193,8 @@ class Neighbours:
         coarse = coarsen(tables, boundaries)
         is_open = is_free[list(boundaries)]
         own = np.arange(len(tables.choices)) == chosen[list(boundaries)][:, None]
-        refusal = np.where(is_open[:, None] | own, coarse.refusal, np.inf)
+        may = np.isin(tables.device_of, devices)
+        refusal = np.where((is_open[:, None] & may) | own, coarse.refusal, np.inf)
         coarse = replace(coarse, refusal=refusal)
         self.effort.spend(_CALL)
         asked = question(coarse, aim, limit, prices, bound, self.effort, best, ways=(1.0,))
@@ -191,35 +202,38 @@ class Neighbours:
         search.run(_LABELS)
         return search, boundaries
 
-    def _freed(self, pieces: Pieces, focus: Flags | None) -> list[range]:
-        """Stretches of segments that may run anywhere; their steps are how finely."""
+    def _freed(self, pieces: Pieces, focus: Flags | None) -> tuple[list[range], Ints]:
+        """Stretches of segments that may run elsewhere, their steps being how finely; and on which
+        devices."""
         n, turn = self.tables.places, self._turn
-        size = int(self._free)
+        size, every = int(self._free), np.arange(len(self.tables.devices))
         if focus is not None:
-            return self._around(focus, size)
+            return self._around(focus, size), every
         step = 1
         if n > 3 * _MOST_FREE:
-            step = (1, 2, 4, 8)[turn // 3 % 4]
+            step = (1, 2, 4, 8)[turn // 4 % 4]
             while step > 1 and step * size > n:
                 step //= 2
-        if turn % 3 == 0:
-            a = self._at(n)
-            return _joined([(a - size * step // 2, size * step)], n, step)
+        if turn % 4 == 0:
+            a = int(self._drawn(0) * n)
+            return _joined([(a - size * step // 2, size * step)], n, step), every
         starts = [start for start, _ in pieces[1:]] or [n // 2]
-        if turn % 3 == 1:
+        if turn % 4 == 1:
             at = [starts[int(self._drawn(k) * len(starts))] for k in (0, 1)]
             length = max(size // 2, 2) * step
-            return _joined([(a - length // 2, length) for a in at], n, step)
-        # All that is there of two devices, from somewhere on.
+            return _joined([(a - length // 2, length) for a in at], n, step), every
+        # What runs on some devices, from somewhere on; if on more of them, only among these.
         chosen = self.tables.device_of[chosen_of(self.tables, pieces)]
-        first = chosen[int(self._drawn(0) * n)]
-        others = np.unique(chosen[chosen != first])
-        second = others[int(self._drawn(1) * len(others))] if len(others) else first
-        places = np.flatnonzero((chosen == first) | (chosen == second))
-        if len(places) > size * step:
-            at = int(self._drawn(2) * (len(places) - size * step + 1))
-            places = places[at : at + size * step]
-        return _joined([(int(p), 1) for p in places], n, step)
+        used = np.unique(chosen)
+        among = turn % 4 == 3
+        order = np.argsort((np.arange(len(used)) * _GOLDEN + self._drawn(1)) % 1.0, kind="stable")
+        picked = used[order[: 3 if among else 2]]
+        most = (size * 3 // 2 if among else size) * step
+        places = np.flatnonzero(np.isin(chosen, picked))
+        if len(places) > most:
+            at_first = int(self._drawn(2) * (len(places) - most + 1))
+            places = places[at_first : at_first + most]
+        return _joined([(int(p), 1) for p in places], n, step), picked if among else every
 
     def _around(self, focus: Flags, size: int) -> list[range]:
         n, half = len(focus), max(size // 2, 2)
@@ -235,9 +249,6 @@ class Neighbours:
         """Numbers in 0..1 that spread evenly: multiples of irrational numbers."""
         share = (_GOLDEN, 2.0**0.5, 3.0**0.5)[k]
         return float((self._turn * share + k * 0.37) % 1.0)
-
-    def _at(self, n: int) -> int:
-        return int(self._drawn(0) * n)
 
 
 def _patience(tables: Tables) -> int:
