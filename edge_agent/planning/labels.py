@@ -37,7 +37,10 @@ _ROUNDS = 16
 _FIRST_LABELS = 64
 _REPAIRED = 4
 """How many routes are repaired at most."""
-_STARTS = 8
+_STARTS = 9
+_WORTHS = (0.3, 3.0, 1.0)
+"""What costs count beside the caps, by turns."""
+_HOPEFUL = 1.1
 _HALVINGS = 6
 _FAR = 1.03
 """Share of the bound above which a route is far from it."""
@@ -176,16 +179,19 @@ class _Asked:
             self._search(self._boundaries(routes), prices, _FIRST_UNITS * self.effort.left)
             if self._has_enough():
                 return
-        if self.pieces is None:
-            self._dive(self._boundaries(routes), prices)
-        if self.pieces is None:
-            self._repair(near, routes)
-        self._look_near(near, _NEAR_UNITS * self.effort.left)
         if len(shared):
+            if self.pieces is None:
+                self._repair(near, routes)
+            self._look_near(near, _NEAR_UNITS * self.effort.left)
             self._halve(shared, priced)
-        elif self._is_far():
-            self._dive(self._boundaries(routes), prices)
-            self._start_elsewhere(near, routes, _ELSEWHERE_UNITS * self.effort.left)
+        else:
+            if self._is_far():
+                self._start_elsewhere(near, routes, _ELSEWHERE_UNITS * self.effort.left)
+            if self.pieces is None:
+                self._repair(near, routes)
+            self._look_near(near, _NEAR_UNITS * self.effort.left)
+            if self._is_far():
+                self._dive(self._boundaries(routes), prices)
         if self._has_enough():
             return
         self._search(self._boundaries(routes), prices, _SEARCH_UNITS * self.effort.left)
@@ -198,7 +204,7 @@ class _Asked:
         return self.pieces is None or self.value > self.bound * _FAR
 
     def _start_elsewhere(self, near: Neighbours, routes: tuple[Pieces, ...], units: float) -> None:
-        """Repair other routes, cheap ones that exceed caps by little, and improve what they give."""
+        """Repair other routes, cheap ones that exceed caps by little, and improve the results."""
         stop = self.effort.spent + units
         scale = max(self.bound, 1e-12)
 
@@ -206,14 +212,17 @@ class _Asked:
             value = aimed(self.tables, self.aim, demanded(self.tables, pieces))
             return value / scale + self._excess(pieces)
 
-        for pieces in sorted(routes, key=price)[:_STARTS]:
+        for number, pieces in enumerate(sorted(routes, key=price)[:_STARTS]):
             if self.effort.spent >= stop or not self._is_far():
                 break
-            found = near.repaired(pieces, (stop - self.effort.spent) / 2.0)
+            left = min(units / 5.0, stop - self.effort.spent)
+            found = near.repaired(pieces, left, worth=_WORTHS[number % len(_WORTHS)])
             if not (demanded(self.tables, found) <= self.limit).all():
                 continue
+            if aimed(self.tables, self.aim, demanded(self.tables, found)) > _HOPEFUL * self.value:
+                continue
             self._try_routes((found,))
-            left = (stop - self.effort.spent) / 2.0
+            left = min(units / 5.0, stop - self.effort.spent)
             self._try_routes((near.improved(found, left, self.bound),))
 
     def _boundaries(self, routes: tuple[Pieces, ...]) -> tuple[int, ...]:

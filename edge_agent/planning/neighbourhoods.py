@@ -31,11 +31,10 @@ from edge_agent.planning.shortest import Pieces
 from edge_agent.planning.tables import Floats, Ints, Tables
 
 _GOLDEN = 0.6180339887498949
-_LEAST_FREE, _FIRST_FREE, _MOST_FREE = 5, 9, 18
-_LABELS = 200
-_WORTH, _LEAST_WORTH = 0.3, 0.0006
-"""Of what a route costs, beside the shares by which it exceeds caps."""
-_PATIENCE = 5
+_LEAST_FREE, _FIRST_FREE, _MOST_FREE = 5, 8, 14
+_LABELS = 48
+_LEAST_WORTH = 0.0006
+_PATIENCE = 4
 _CALL = 3000.0
 """Effort of asking, however little."""
 _LEAST_STEP = 0.001
@@ -62,13 +61,24 @@ class Neighbours:
     def __post_init__(self) -> None:
         self._crossing = crossings(self.tables)
 
-    def repaired(self, pieces: Pieces, units: float, *, limit: Floats | None = None) -> Pieces:
-        """A route with less above the caps, by at most so much effort; it may keep them."""
+    def repaired(
+        self,
+        pieces: Pieces,
+        units: float,
+        *,
+        limit: Floats | None = None,
+        worth: float = 1.0,
+    ) -> Pieces:
+        """A route with less above the caps, by at most so much effort; it may keep them.
+
+        `worth`: what the cost counts at first, beside the shares by which caps are exceeded.
+        """
         limit = self.limit if limit is None else limit
         stop = self.effort.spent + units
         amounts = demanded(self.tables, pieces)
         whole = aim_row(self.tables, self.aim)
-        worth = _WORTH / max(float(whole @ amounts), 1e-12) if whole.any() else 0.0
+        worth = worth / max(float(whole @ amounts), 1e-12) if whole.any() else 0.0
+        patience = _PATIENCE if worth else _patience(self.tables)
         prices = {int(k): 1.0 / float(max(limit[k], 1e-9)) for k in self.prices}
         failed = 0
         while self.effort.spent < stop:
@@ -89,11 +99,11 @@ class Neighbours:
                 failed, pieces, amounts = 0, found, demanded(self.tables, found)
                 continue
             failed += 1
-            if failed > _PATIENCE:
+            if failed > patience:
                 # What is too much counts more, or all was tried.
                 if worth <= _LEAST_WORTH / max(float(whole @ amounts), 1e-12):
                     break
-                failed, worth = 0, worth / 8.0
+                failed, worth = 0, worth / 4.0
         return pieces
 
     def improved(self, pieces: Pieces, units: float, bound: float) -> Pieces:
