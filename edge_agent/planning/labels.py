@@ -37,13 +37,14 @@ _ROUNDS = 16
 _FIRST_LABELS = 64
 _REPAIRED = 4
 """How many routes are repaired at most."""
-_STARTS = 9
 _WORTHS = (0.3, 3.0, 1.0)
 """What costs count beside the caps, by turns."""
 _HOPEFUL = 1.1
 _HALVINGS = 6
-_FAR = 1.03
-"""Share of the bound above which a route is far from it."""
+_VERY_FAR = 1.1
+"""Share of the bound above which a wide search would be in vain."""
+_SMALL = 24
+"""So few segments are mostly searched through."""
 _FIRST_UNITS, _NEAR_UNITS, _ELSEWHERE_UNITS, _SEARCH_UNITS = 0.15, 0.25, 0.6, 0.5
 """Shares of what is left: of a first search, of what is near its route, of a wider one."""
 # Bounds and values are sums of floats in different orders.
@@ -98,6 +99,8 @@ class _Asked:
     pieces: Pieces | None = None
     met: tuple[Pieces, ...] = ()
     """Routes that exceed the caps by little."""
+    starts: int = 0
+    """How many routes were repaired already."""
     value: float = np.inf
     bound: float = -np.inf
 
@@ -174,34 +177,41 @@ class _Asked:
         near = Neighbours(
             tables=self.tables, aim=self.aim, limit=self.limit, prices=prices, effort=self.effort
         )
-        is_short = self.tables.places <= _MOST_BLOCKS
-        if is_short:
-            self._search(self._boundaries(routes), prices, _FIRST_UNITS * self.effort.left)
-            if self._has_enough():
-                return
+        self._search(self._boundaries(routes), prices, _FIRST_UNITS * self.effort.left)
+        if not self._has_enough() and not self._is_far():
+            self._search(self._boundaries(routes), prices, _SEARCH_UNITS * self.effort.left)
+        if self._has_enough():
+            return
+        is_small = self.tables.places <= _SMALL
         if len(shared):
             if self.pieces is None:
                 self._repair(near, routes)
-            self._look_near(near, _NEAR_UNITS * self.effort.left)
+            self._look_near(near, (0.1 if is_small else _NEAR_UNITS) * self.effort.left)
             self._halve(shared, priced)
         else:
             if self._is_far():
-                self._start_elsewhere(near, routes, _ELSEWHERE_UNITS * self.effort.left)
+                units = (0.2 if is_small else _ELSEWHERE_UNITS) * self.effort.left
+                self._start_elsewhere(near, routes, units)
             if self.pieces is None:
                 self._repair(near, routes)
-            self._look_near(near, _NEAR_UNITS * self.effort.left)
+            self._look_near(near, (0.1 if is_small else _NEAR_UNITS) * self.effort.left)
             if self._is_far():
                 self._dive(self._boundaries(routes), prices)
         if self._has_enough():
             return
-        self._search(self._boundaries(routes), prices, _SEARCH_UNITS * self.effort.left)
+        if not len(shared) and not is_small and self._is_far(_VERY_FAR):
+            self._start_elsewhere(near, routes, _SEARCH_UNITS * self.effort.left)
+        else:
+            units = (0.9 if is_small else _SEARCH_UNITS) * self.effort.left
+            self._search(self._boundaries(routes), prices, units)
         if self.pieces is None:
             self._repair(near, routes)
         self._look_near(near, self.effort.left)
         self._has_enough()
 
-    def _is_far(self) -> bool:
-        return self.pieces is None or self.value > self.bound * _FAR
+    def _is_far(self, share: float = 1.03) -> bool:
+        """Whether none is known, or one above this share of the bound."""
+        return self.pieces is None or self.value > self.bound * share
 
     def _start_elsewhere(self, near: Neighbours, routes: tuple[Pieces, ...], units: float) -> None:
         """Repair other routes, cheap ones that exceed caps by little, and improve the results."""
@@ -212,11 +222,12 @@ class _Asked:
             value = aimed(self.tables, self.aim, demanded(self.tables, pieces))
             return value / scale + self._excess(pieces)
 
-        for number, pieces in enumerate(sorted(routes, key=price)[:_STARTS]):
+        for pieces in sorted(routes, key=price)[self.starts :]:
             if self.effort.spent >= stop or not self._is_far():
                 break
             left = min(units / 5.0, stop - self.effort.spent)
-            found = near.repaired(pieces, left, worth=_WORTHS[number % len(_WORTHS)])
+            found = near.repaired(pieces, left, worth=_WORTHS[self.starts % len(_WORTHS)])
+            self.starts += 1
             if not (demanded(self.tables, found) <= self.limit).all():
                 continue
             if aimed(self.tables, self.aim, demanded(self.tables, found)) > _HOPEFUL * self.value:
@@ -322,9 +333,9 @@ class _Asked:
                 self.bound = max(self.bound, min(search.best, search.dropped))
             used = self.effort.spent - before
             left = stop - self.effort.spent
-            if search.dropped >= search.best or self._has_enough() or left < 1.5 * used:
+            if search.dropped >= search.best or self._has_enough() or left < 1.2 * used:
                 break
-            most = int(most * min(max(0.8 * left / used, 1.5), 8.0))
+            most = int(most * min(max(0.8 * left / used, 1.2), 8.0))
         self._has_enough()
 
 
