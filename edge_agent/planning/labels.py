@@ -320,6 +320,8 @@ class _Asked:
                     self.value, self.pieces = value, pieces
 
     def _search(self, boundaries: tuple[int, ...], prices: dict[int, float], units: float) -> None:
+        if self.effort.left <= 0:
+            return
         is_whole = len(boundaries) == self.tables.places
         stop = self.effort.spent + units
         search = self._asked(boundaries, prices)
