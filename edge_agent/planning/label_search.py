@@ -369,7 +369,7 @@ class Search:
         least = (sums[:aims] - rows.limits[:aims, None]).max(axis=0)
         if len(question.shared):
             least = np.maximum(least, labels.columns[:, question.shared].max(axis=1))
-        is_kept = (labels.columns <= question.caps).all(axis=1)
+        is_kept: Flags = np.asarray((labels.columns <= question.caps).all(axis=1))
         is_kept &= (sums[aims:] <= rows.limits[aims:, None]).all(axis=0)
         is_kept &= np.isfinite(least) & (least <= best)
         labels.least = least
@@ -381,7 +381,8 @@ class Search:
     def _kept(self, labels: _Labels, place: int, most: int) -> _Labels:
         """After segment `place`: what is worth going on with."""
         question = self.question
-        labels = labels.taken((labels.columns <= question.caps).all(axis=1))
+        keeps: Flags = np.asarray((labels.columns <= question.caps).all(axis=1))
+        labels = labels.taken(keeps)
         rest = question.rows.rest.after(place + 1, labels.choice, labels.arena, labels.columns)
         labels = self._promising(labels, rest)
         parts = []

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from edge_agent.planning.amounts import (
+    FIRST_LOAD,
     Aim,
     Bottleneck,
     aim_row,
@@ -110,7 +111,7 @@ class Neighbours:
         """A route as good or better, by at most so much effort; none is better than `bound`."""
         stop = self.effort.spent + units
         if isinstance(self.aim, Bottleneck):
-            return self._lowered(pieces, stop, bound)
+            return self._lowered(pieces, stop, bound, bottleneck_columns(self.tables, self.aim))
         value = aimed(self.tables, self.aim, demanded(self.tables, pieces))
         failed = 0
         while self.effort.spent < stop and failed < _patience(self.tables):
@@ -124,9 +125,8 @@ class Neighbours:
                 value = aimed(self.tables, self.aim, demanded(self.tables, found))
         return pieces
 
-    def _lowered(self, pieces: Pieces, stop: float, bound: float) -> Pieces:
+    def _lowered(self, pieces: Pieces, stop: float, bound: float, shared: Ints) -> Pieces:
         """The greatest is made less step by step: a cap a little below it is repaired."""
-        shared = bottleneck_columns(self.tables, self.aim)
         while self.effort.spent < stop:
             value = aimed(self.tables, self.aim, demanded(self.tables, pieces))
             wanted = max(value * (1.0 - self._step), bound)
@@ -150,10 +150,10 @@ class Neighbours:
         """(n,): segments that put something on what is exceeded."""
         tables = self.tables
         chosen = chosen_of(tables, pieces)
-        columns = np.concatenate(
-            (3 + tables.resource_of[None], memory_columns(tables)[None, :][:, tables.pool_of])
+        columns = np.stack(
+            (FIRST_LOAD + tables.resource_of, memory_columns(tables)[tables.pool_of])
         )
-        found: Flags = np.isin(columns, exceeded).any(axis=0)[chosen]
+        found: Flags = np.asarray(np.isin(columns, exceeded).any(axis=0))[chosen]
         return found if found.any() else np.ones(tables.places, bool)
 
     def _tried(

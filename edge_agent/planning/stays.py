@@ -71,7 +71,8 @@ class Stays:
             least = sums[place][zone] * (1.0 + slack) - known
             before = sums[np.minimum(self.grid, place)][:, zone] < least
             latest = np.maximum(latest, before.sum(axis=0))
-        return np.minimum(latest, self.own[place])
+        found: Ints = np.minimum(latest, self.own[place])
+        return found
 
 
 def stays(tables: Tables, limit: Floats) -> Stays | None:
