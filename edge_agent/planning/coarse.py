@@ -76,7 +76,7 @@ def kept_boundaries(tables: Tables, used: Collection[int], most: int) -> tuple[i
     Of more `used` ones than that, those are kept at which least crosses.
     """
     n = tables.places
-    crossing = _crossing(tables)
+    crossing = crossings(tables)
     kept = sorted({at for at in used if 0 < at < n}, key=lambda at: (crossing[at], at))
     chosen = {0, *kept[: most - 1]}
     took = (tables.seconds + tables.refusal)[:, ~tables.is_fork]
@@ -94,7 +94,7 @@ def kept_boundaries(tables: Tables, used: Collection[int], most: int) -> tuple[i
     return tuple(sorted(chosen))
 
 
-def _crossing(tables: Tables) -> Floats:
+def crossings(tables: Tables) -> Floats:
     """(n,): how dear a change before each segment is: bytes between devices, or where there is
     only one, seconds of borders; infinity where there can be none."""
     count = len(tables.devices)

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from edge_agent.planning.amounts import as_weights, demanded, memory_columns
-from edge_agent.planning.arenas import Levels, leveled, leveled_units, levels
+from edge_agent.planning.arenas import LeveledPaths, Levels, leveled, leveled_units, levels
 from edge_agent.planning.shortest import Pieces
+from edge_agent.planning.stays import StayPaths, Stays, stay_paths, stay_units
 from edge_agent.planning.tables import Floats, Ints, Tables
 
 _STEPS = 4.0 ** np.arange(-4.0, 4.0)
@@ -91,6 +92,13 @@ class Priced:
         return prices
 
 
+def priced_columns(row: Floats, shared: Ints, capped: Ints, limit: Floats) -> Priced:
+    """What prices are for: `row` of the aim, columns whose greatest counts, and capped ones."""
+    caps = np.concatenate((np.zeros(len(shared)), limit[capped]))
+    units = np.concatenate((np.ones(len(shared)), np.where(limit[capped] > 0, limit[capped], 1.0)))
+    return Priced(aim=row, shared=shared, capped=capped, caps=caps, units=units)
+
+
 def _onto_simplex(points: Floats) -> Floats:
     """The nearest of what is at least 0 and of sum 1, for each row."""
     ordered = -np.sort(-points, axis=1)
@@ -118,6 +126,7 @@ class _Bundle:
     priced: Priced
     effort: Effort
     levels: Levels
+    within: Stays | None
     floored: Tables = field(init=False)
     prices: Floats = field(init=False)
     bound: float = -np.inf
@@ -126,23 +135,36 @@ class _Bundle:
     slopes: list[Floats] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.floored = replace(self.tables, arenas=self.levels.floored)
+        if self.within is None:
+            self.floored = replace(self.tables, arenas=self.levels.floored)
+        else:
+            self.floored = self.tables
 
     def look(self, prices: Floats) -> bool:
         """Whether one of (b, shared + capped) is better than what was known."""
         rows = self.priced.rows(prices)
-        paths = leveled(self.tables, as_weights(self.tables, rows), self.levels)
-        self.effort.spend(leveled_units(self.tables, len(prices), self.levels))
-        totals = paths.totals
+        totals, routes = self._cheapest(rows, prices)
         bounds = totals - self.priced.taken_off(prices)
         best = int(bounds.argmax())
         is_better = bool(bounds[best] > self.bound)
         if is_better:
             self.bound, self.prices = float(bounds[best]), prices[best]
-        for pieces in paths.routes():
+        for pieces in routes:
             if pieces and pieces not in self.seen:
                 self._add(pieces)
         return is_better
+
+    def _cheapest(self, rows: Floats, prices: Floats) -> tuple[Floats, list[Pieces]]:
+        del prices
+        paths = self._paths(rows)
+        return paths.totals, paths.routes()
+
+    def _paths(self, rows: Floats) -> LeveledPaths | StayPaths:
+        if self.within is not None:
+            self.effort.spend(stay_units(self.within, len(rows)))
+            return stay_paths(self.within, rows)
+        self.effort.spend(leveled_units(self.tables, len(rows), self.levels))
+        return leveled(self.tables, as_weights(self.tables, rows), self.levels)
 
     def _add(self, pieces: Pieces) -> None:
         self.seen[pieces] = None
@@ -173,24 +195,84 @@ class _Bundle:
         return found
 
 
+@dataclass(slots=True, kw_only=True)
+class RestBundle(_Bundle):
+    """Prices for what is still to come after one partial route."""
+
+    place: int
+    """Segments before it are done."""
+    begun: Pieces
+    so_far: Floats
+    """(shared + capped,): what it demanded of what has prices."""
+    aim_so_far: float
+    choice: int
+    start: int
+    """Which start of stays stands for it."""
+    found: tuple[Floats, StayPaths] | None = None
+    """The prices that were tried with the best, and what they led to."""
+
+    def improve(self, prices: Floats, looks: int) -> None:
+        """Look for better prices than these."""
+        self.prices = prices
+        self.look(prices[None])
+        centre = _first_length(self, 0.0) if self.slopes else 0.0
+        for _ in range(looks if self.slopes and self.bound < np.inf else 0):
+            trials = self.trials(centre * _STEPS)
+            if not self.look(trials):
+                centre *= 0.1
+
+    def look(self, prices: Floats) -> bool:
+        """Whether one of (b, shared + capped) is better than what was known."""
+        before = self.found
+        # A class with slots is made anew by the decorator, so that `super()` has no arguments here.
+        is_better = _Bundle.look(self, prices)
+        if not is_better and before is not None:
+            self.found = before
+        return is_better
+
+    def _cheapest(self, rows: Floats, prices: Floats) -> tuple[Floats, list[Pieces]]:
+        assert self.within is not None, "prices of a rest are over stays"
+        share = 1.0 - self.place / self.tables.places
+        self.effort.spend(stay_units(self.within, len(rows)) * share)
+        paths = stay_paths(self.within, rows, self.place)
+        self.found = prices, paths
+        totals = paths.tails[self.place][:, self.choice, self.start] + self.aim_so_far
+        totals = totals + prices / self.priced.units @ self.so_far
+        every = np.arange(len(rows))
+        same = np.ones(len(rows), np.int64)
+        rests = paths.rests(self.place, every, same * self.choice, same * self.start)
+        is_found = np.isfinite(totals)
+        return totals, [
+            (*self.begun, *rest) if ok else () for ok, rest in zip(is_found, rests, strict=True)
+        ]
+
+
 def most_levels(tables: Tables) -> int:
     """How many levels of arenas are worth their time."""
     return int(np.clip(_CELLS / (tables.places * len(tables.choices)), 2, 16))
 
 
 def priced_bound(
-    tables: Tables, priced: Priced, effort: Effort, *, rounds: int, enough: float = np.inf
+    tables: Tables,
+    priced: Priced,
+    effort: Effort,
+    *,
+    rounds: int,
+    enough: float = np.inf,
+    within: Stays | None = None,
+    size: float = 0.0,
 ) -> Bounded:
-    """The best prices within `rounds` batches; `enough`: a bound of which more is not needed."""
+    """The best prices within `rounds` batches, over routes whose stays are `within` what they may
+    hold; `enough`: a bound of which more is not needed; `size`: about how large the aim is."""
     memory = memory_columns(tables)
     is_sized = priced.aim[memory].any() or np.isin(memory, priced.columns).any()
     known = levels(tables, most_levels(tables) if is_sized else 1)
-    bundle = _Bundle(tables=tables, priced=priced, effort=effort, levels=known)
+    bundle = _Bundle(tables=tables, priced=priced, effort=effort, levels=known, within=within)
     bundle.prices = priced.start()
     bundle.look(bundle.prices[None])
     if bundle.bound == np.inf or not bundle.slopes or not len(priced.columns):
         return _bounded(bundle)
-    centre, stalls = _first_length(bundle), 0
+    centre, stalls = _first_length(bundle, size), 0
     for _ in range(rounds):
         if bundle.bound >= enough or effort.left <= 0:
             break
@@ -212,9 +294,9 @@ def priced_bound(
     return _bounded(bundle)
 
 
-def _first_length(bundle: _Bundle) -> float:
+def _first_length(bundle: _Bundle, size: float) -> float:
     slope = bundle.slopes[0]
-    size = max(abs(bundle.bound), abs(bundle.heights[0]), 1e-12)
+    size = max(abs(bundle.bound), abs(bundle.heights[0]), size, 1e-12)
     if not len(bundle.priced.capped):
         return 1.0 / max(float(np.abs(slope).max()), 1e-300)
     return size / max(float(slope @ slope), 1e-12)

@@ -16,14 +16,26 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from edge_agent.planning.duals import Effort
+from edge_agent.planning.amounts import Aim, aimed, demanded
+from edge_agent.planning.arenas import levels
+from edge_agent.planning.duals import Effort, Priced, RestBundle
 from edge_agent.planning.finishes import Finishes, Steps
+from edge_agent.planning.rests import Rest, StayRest
 from edge_agent.planning.shortest import Pieces
+from edge_agent.planning.stays import Stays
 from edge_agent.planning.tables import Floats, Ints, Tables
 
 Flags = npt.NDArray[np.bool_]
 
 _BLOCK = 256
+_CALL = 150.0
+"""Effort of looking at labels, however few."""
+_LAST_LABELS = 32
+_LOOKS = 3
+_FINISHED = 24
+"""How many of the best labels are finished by new prices."""
+_FINISH_UNITS = 700.0
+_MOST_LAYERS = 3
 _ROUNDING = 1e-12
 
 
@@ -37,10 +49,8 @@ class Rows:
     """(rows,): of the first `aims` rows, what is added to the value of the best route."""
     aims: int
     """How many rows bound the aim."""
-    tails: Floats
-    """(n + 1, rows, c, levels): the least that is still to come, by the level of the arena."""
-    heads: Floats
-    """(n, rows, d)"""
+    rest: Rest
+    """The least that is still to come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -57,6 +67,15 @@ class Question:
     """Columns of which the greatest is aimed at; may be none."""
     rows: Rows
     finishes: Finishes
+    within: Stays | None
+    priced: Priced
+    """The columns that have prices, and where they are among the `k`."""
+    at: Ints
+    prices: Floats
+    """Those to begin with."""
+    aim: Aim
+    limit: Floats
+    """(columns,) of amounts."""
     floors: Floats
     """(n + 1, k): what a column may hold there without ever mattering; may be -infinity."""
 
@@ -107,6 +126,10 @@ class Search:
     dropped: float = np.inf
     """What the labels that were left out for want of effort might have reached."""
     _history: list[tuple[Ints, Ints]] = field(default_factory=list)
+    is_repriced: bool = False
+    """Whether prices are made anew on the way."""
+    _layers: list[tuple[int, Rows]] = field(default_factory=list)
+    """More bounds, from some place on."""
     _groups: list[Ints] = field(init=False)
     _group_of: Ints = field(init=False)
 
@@ -126,12 +149,79 @@ class Search:
         for place in range(1, tables.places):
             if not len(labels):
                 return
+            if self.effort.left <= 0:
+                most = min(most, _LAST_LABELS)
             entered = [
                 self._continued(labels, place),
                 self._begun(self._left(labels, place), place),
             ]
             entered += self._inside(labels, place)
             labels = self._kept(_joined(entered), place, most)
+            if self.is_repriced and place % _stride(tables) == 0 and self.effort.left > 0:
+                self._history.pop()
+                labels = self._repriced(labels, place)
+                self._history.append((labels.parent, labels.choice))
+
+    def _repriced(self, labels: _Labels, place: int) -> _Labels:
+        """Better bounds from here on, and better ways to finish, by prices for the best label."""
+        question, ahead = self.question, self.question.rows.rest
+        at = place + 1
+        if not isinstance(ahead, StayRest) or at > question.tables.places - 2 or not len(labels):
+            return labels
+        assert question.within is not None, "there are no such rests without stays"
+        order = np.argsort(labels.least, kind="stable")
+        starts = ahead.started(at, labels.choice, labels.arena, labels.columns)
+        row = int(order[0])
+        bundle = RestBundle(
+            tables=question.tables,
+            priced=question.priced,
+            effort=self.effort,
+            levels=levels(question.tables, 1),
+            within=question.within,
+            place=at,
+            begun=tuple(self._pieces(labels, row, place)),
+            so_far=labels.columns[row, question.at],
+            aim_so_far=float(labels.columns[row] @ question.weights),
+            choice=int(labels.choice[row]),
+            start=int(starts[row]),
+        )
+        bundle.improve(question.prices, _LOOKS)
+        if bundle.found is None or not np.isfinite(bundle.bound):
+            return labels
+        for pieces in bundle.seen:
+            self._try(pieces)
+        prices, paths = bundle.found
+        weights = np.repeat(question.weights[None], len(prices), axis=0)
+        weights[:, question.at] += prices / question.priced.units
+        layer = Rows(
+            weights=weights,
+            limits=question.priced.taken_off(prices),
+            aims=len(prices),
+            rest=StayRest(paths=paths, pool=ahead.pool, loads=ahead.loads),
+        )
+        self._layers = [*self._layers[-_MOST_LAYERS + 1 :], (at, layer)]
+        best = order[:_FINISHED]
+        which = np.full(len(best), int(np.abs(prices - bundle.prices).sum(axis=1).argmin()))
+        rests = paths.rests(at, which, labels.choice[best], starts[best])
+        self.effort.spend(_FINISH_UNITS * len(best))
+        for label, rest in zip(best.tolist(), rests, strict=True):
+            self._try((*self._pieces(labels, label, place), *rest))
+        self._bound(labels, layer, at)
+        return labels.taken(labels.least <= self._enough())
+
+    def _try(self, pieces: Pieces) -> None:
+        question = self.question
+        amounts = demanded(question.tables, pieces)
+        if (amounts <= question.limit).all():
+            value = aimed(question.tables, question.aim, amounts)
+            if value < self._enough():
+                self.best, self.found = value, pieces
+
+    def _bound(self, labels: _Labels, rows: Rows, at: int) -> None:
+        rest = rows.rest.after(at, labels.choice, labels.arena, labels.columns)
+        more = (rows.weights @ labels.columns.T + rest - rows.limits[:, None]).max(axis=0)
+        self.effort.spend(_CALL / 2 + len(labels) * 0.008 * rows.weights.size)
+        labels.least = np.maximum(labels.least, np.where(np.isnan(more), np.inf, more))
 
     def _first(self) -> list[tuple[int, _Labels]]:
         steps, tables = self.question.steps, self.question.tables
@@ -178,27 +268,33 @@ class Search:
             least=np.zeros(len(rows)),
         )
         devices = tables.device_of[choice]
-        parts = []
-        for device in range(len(tables.devices)):
-            part = ended.taken(devices == device)
-            if len(part):
-                parts.append((device, self._undominated(part, place)))
+        targets = self._open(place)
+        parts = [
+            self._undominated(ended.taken(devices == device), place)
+            for device in np.unique(devices)
+        ]
+        ended = _joined(parts)
+        devices = tables.device_of[ended.choice]
+        possible = np.isfinite(tables.sends.penalty[place][devices[:, None], targets])
+        row, column = np.nonzero(possible)
+        sent = ended.taken(row)
+        target = targets[column]
+        sent.columns += steps.send[place, devices[row], target]
+        rest = question.rows.rest.arriving(place, target, sent.columns)
+        is_kept = self._is_promising(sent, rest)
+        sent, target = sent.taken(is_kept), target[is_kept]
         found = []
-        for target in range(len(tables.devices)):
-            arriving = []
-            for device, part in parts:
-                if np.isfinite(tables.sends.penalty[place, device, target]):
-                    sent = part.taken(np.arange(len(part)))
-                    sent.columns = part.columns + steps.send[place, device, target]
-                    arriving.append(sent)
-            if not arriving:
-                continue
-            heads = question.rows.heads[place][:, [target]]
-            arrived = self._promising(_joined(arriving), heads)
-            if len(arrived):
-                is_many = len(arriving) > 1
-                found.append((target, self._undominated(arrived, place) if is_many else arrived))
+        for device in np.unique(target).tolist():
+            arrived = sent.taken(target == device)
+            is_many = len(parts) > 1
+            found.append((device, self._undominated(arrived, place) if is_many else arrived))
         return found
+
+    def _open(self, place: int) -> Ints:
+        """Devices on which a subgraph may begin before a segment."""
+        tables = self.question.tables
+        may = np.isfinite(tables.refusal[place] + tables.barrier[place])
+        return np.unique(tables.device_of[may])
 
     def _begun(self, arrived: list[tuple[int, _Labels]], place: int) -> _Labels:
         tables = self.question.tables
@@ -217,9 +313,12 @@ class Search:
     def _inside(self, labels: _Labels, place: int) -> list[_Labels]:
         """What begins beside its neighbour in the same group."""
         tables, steps = self.question.tables, self.question.steps
-        found = []
+        found: list[_Labels] = []
+        may = np.isfinite(tables.refusal[place] + tables.barrier[place])
         for number, mates in enumerate(self._groups):
             which = self._group_of[labels.choice] == number
+            if not may[mates].any():
+                continue
             rows = np.flatnonzero(which & np.isfinite(tables.barrier[place, labels.choice]))
             if not len(rows):
                 continue
@@ -257,22 +356,24 @@ class Search:
         return found.taken(choice != np.repeat(labels.choice, len(choices)))
 
     def _promising(self, labels: _Labels, rest: Floats) -> _Labels:
-        """Those that may keep the caps and beat the best route known; `rest`: (rows, m) or
-        (rows, 1)."""
+        return labels.taken(self._is_promising(labels, rest))
+
+    def _is_promising(self, labels: _Labels, rest: Floats) -> Flags:
+        """Which may keep the caps and beat the best route known; `rest`: (rows, m)."""
         question, rows = self.question, self.question.rows
         size = len(labels)
-        self.effort.spend(size * (0.6 + 0.008 * rows.weights.size))
+        self.effort.spend(_CALL + size * (0.6 + 0.008 * rows.weights.size))
         sums = rows.weights @ labels.columns.T + rest
         aims = rows.aims
         best = self._enough()
         least = (sums[:aims] - rows.limits[:aims, None]).max(axis=0)
         if len(question.shared):
             least = np.maximum(least, labels.columns[:, question.shared].max(axis=1))
-        is_kept = (labels.columns <= question.caps).all(axis=1)
+        is_kept: Flags = np.asarray((labels.columns <= question.caps).all(axis=1))
         is_kept &= (sums[aims:] <= rows.limits[aims:, None]).all(axis=0)
         is_kept &= np.isfinite(least) & (least <= best)
         labels.least = least
-        return labels.taken(is_kept)
+        return is_kept
 
     def _enough(self) -> float:
         return self.best - _ROUNDING * abs(self.best) if self.best < np.inf else np.inf
@@ -280,11 +381,10 @@ class Search:
     def _kept(self, labels: _Labels, place: int, most: int) -> _Labels:
         """After segment `place`: what is worth going on with."""
         question = self.question
-        tails = question.rows.tails[place + 1]
-        above = question.finishes.levels.above
-        labels = self._promising(
-            labels, tails[:, labels.choice, above(labels.arena, labels.choice)]
-        )
+        keeps: Flags = np.asarray((labels.columns <= question.caps).all(axis=1))
+        labels = labels.taken(keeps)
+        rest = question.rows.rest.after(place + 1, labels.choice, labels.arena, labels.columns)
+        labels = self._promising(labels, rest)
         parts = []
         for choice in np.unique(labels.choice):
             part = labels.taken(labels.choice == choice)
@@ -292,6 +392,9 @@ class Search:
         if not parts:
             return self._none()
         labels = _joined(parts)
+        for since, layer in self._layers:
+            if since <= place + 1:
+                self._bound(labels, layer, place + 1)
         self._complete(labels, place)
         labels = labels.taken(labels.least <= self._enough())
         if len(labels) > most:
@@ -372,6 +475,11 @@ class Search:
         is_kept = np.zeros(len(order), bool)
         is_kept[_undominated(columns[:, matters], least[:, matters], self.effort)] = True
         return labels.taken(np.sort(order[is_kept]))
+
+
+def _stride(tables: Tables) -> int:
+    """How many places are between new prices."""
+    return max(2, tables.places // 8)
 
 
 def _undominated(columns: Floats, least: Floats, effort: Effort) -> Ints:

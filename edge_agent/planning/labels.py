@@ -19,31 +19,34 @@ from edge_agent.planning.amounts import (
     Caps,
     aim_row,
     aimed,
-    as_weights,
     bottleneck_columns,
     demanded,
     limits,
-    memory_columns,
 )
-from edge_agent.planning.arenas import leveled, leveled_units, levels
 from edge_agent.planning.coarse import coarsen, kept_boundaries, refined
-from edge_agent.planning.duals import (
-    Bounded,
-    Effort,
-    Priced,
-    most_levels,
-    priced_bound,
-)
-from edge_agent.planning.finishes import Finishes, Steps, finishes, steps
-from edge_agent.planning.label_search import Flags, Question, Rows, Search
+from edge_agent.planning.duals import Bounded, Effort, Priced, priced_bound, priced_columns
+from edge_agent.planning.label_search import Search
+from edge_agent.planning.neighbourhoods import Neighbours
+from edge_agent.planning.question import question
 from edge_agent.planning.shortest import Pieces
+from edge_agent.planning.stays import Stays, stays
 from edge_agent.planning.tables import Floats, Ints, Tables
 
 _MOST_BLOCKS = 48
 _ROUNDS = 16
 _FIRST_LABELS = 64
-_SCALES = (0.0, 0.4, 0.75, 1.0, 1.4, 2.5)
-"""Multiples of the best prices that bound labels: those that have much left of a cap, or little."""
+_REPAIRED = 4
+"""How many routes are repaired at most."""
+_WORTHS = (0.3, 3.0, 1.0)
+"""What costs count beside the caps, by turns."""
+_HOPEFUL = 1.1
+_HALVINGS = 6
+_VERY_FAR = 1.1
+"""Share of the bound above which a wide search would be in vain."""
+_SMALL = 24
+"""So few segments are mostly searched through."""
+_FIRST_UNITS, _NEAR_UNITS, _ELSEWHERE_UNITS, _SEARCH_UNITS = 0.15, 0.25, 0.6, 0.5
+"""Shares of what is left: of a first search, of what is near its route, of a wider one."""
 # Bounds and values are sums of floats in different orders.
 _ROUNDING = 1e-9
 
@@ -94,6 +97,10 @@ class _Asked:
     effort: Effort
     limit: Floats = field(init=False)
     pieces: Pieces | None = None
+    met: tuple[Pieces, ...] = ()
+    """Routes that exceed the caps by little."""
+    starts: int = 0
+    """How many routes were repaired already."""
     value: float = np.inf
     bound: float = -np.inf
 
@@ -111,33 +118,186 @@ class _Asked:
             shared = bottleneck_columns(self.tables, self.aim)
         (capped,) = np.nonzero(np.isfinite(self.limit))
         row = aim_row(self.tables, self.aim)
+        size = 0.0
         if not len(shared):
-            plain = _priced(row, shared, capped[:0], self.limit)
+            plain = priced_columns(row, shared, capped[:0], self.limit)
             if self._is_settled(priced_bound(self.tables, plain, self.effort, rounds=0)):
                 return
+        within = stays(self.tables, self.limit)
         # Of a column of which the greatest is aimed at, one price is enough.
         others = np.setdiff1d(capped, shared)
-        priced = _priced(row, shared, others, self.limit)
-        bounded = priced_bound(self.tables, priced, self.effort, rounds=_ROUNDS, enough=self.known)
+        priced = priced_columns(row, shared, others, self.limit)
+        routes: tuple[Pieces, ...] = ()
+        if not len(shared) and self.bound <= 0.0 and len(capped):
+            # Nothing of the aim says how large prices are.
+            if self._is_impossible(capped, within):
+                return
+            routes = self.met
+            size = max(
+                (aimed(self.tables, self.aim, demanded(self.tables, r)) for r in routes),
+                default=0.0,
+            )
+        bounded = priced_bound(
+            self.tables,
+            priced,
+            self.effort,
+            rounds=_ROUNDS,
+            enough=self.known,
+            within=within,
+            size=size,
+        )
         if self._is_settled(bounded):
             return
-        routes = bounded.routes
-        if self.pieces is None and len(capped):
-            excess = _excess(capped, self.limit, len(row))
-            least = priced_bound(self.tables, excess, self.effort, rounds=_ROUNDS, enough=1e-6)
-            if least.bound > _ROUNDING:
-                self.bound = np.inf
+        routes += bounded.routes
+        if self.pieces is None and len(capped) and not self.met:
+            if self._is_impossible(capped, within):
                 return
-            self._try_routes(least.routes)
-            routes += least.routes
+            routes += self.met
         if self._has_enough() or self.effort.left <= 0:
             return
         prices = dict(zip(priced.columns.tolist(), bounded.prices / priced.units, strict=True))
-        if self.tables.places <= _MOST_BLOCKS:
-            self._search(tuple(range(self.tables.places)), prices)
+        self._improve(routes, prices, shared, priced)
+
+    def _is_impossible(self, capped: Ints, within: Stays | None) -> bool:
+        """Whether it is certain that no route keeps the caps."""
+        excess = _excess(capped, self.limit, len(self.limit))
+        least = priced_bound(
+            self.tables, excess, self.effort, rounds=_ROUNDS, enough=1e-6, within=within
+        )
+        if least.bound > _ROUNDING:
+            self.bound = np.inf
+            return True
+        self._try_routes(least.routes)
+        self.met = least.routes
+        return False
+
+    def _improve(
+        self, routes: tuple[Pieces, ...], prices: dict[int, float], shared: Ints, priced: Priced
+    ) -> None:
+        near = Neighbours(
+            tables=self.tables, aim=self.aim, limit=self.limit, prices=prices, effort=self.effort
+        )
+        self._search(self._boundaries(routes), prices, _FIRST_UNITS * self.effort.left)
+        if not self._has_enough() and not self._is_far():
+            self._search(self._boundaries(routes), prices, _SEARCH_UNITS * self.effort.left)
+        if self._has_enough():
             return
+        is_small = self.tables.places <= _SMALL
+        if len(shared):
+            if self.pieces is None:
+                self._repair(near, routes)
+            self._look_near(near, (0.1 if is_small else _NEAR_UNITS) * self.effort.left)
+            self._halve(shared, priced)
+        else:
+            if self._is_far():
+                units = (0.2 if is_small else _ELSEWHERE_UNITS) * self.effort.left
+                self._start_elsewhere(near, routes, units)
+            if self.pieces is None:
+                self._repair(near, routes)
+            self._look_near(near, (0.1 if is_small else _NEAR_UNITS) * self.effort.left)
+            if self._is_far():
+                self._dive(self._boundaries(routes), prices)
+        if self._has_enough():
+            return
+        if not len(shared) and not is_small and self._is_far(_VERY_FAR):
+            self._start_elsewhere(near, routes, _SEARCH_UNITS * self.effort.left)
+        else:
+            units = (0.9 if is_small else _SEARCH_UNITS) * self.effort.left
+            self._search(self._boundaries(routes), prices, units)
+        if self.pieces is None:
+            self._repair(near, routes)
+        self._look_near(near, self.effort.left)
+        self._has_enough()
+
+    def _is_far(self, share: float = 1.03) -> bool:
+        """Whether none is known, or one above this share of the bound."""
+        return self.pieces is None or self.value > self.bound * share
+
+    def _start_elsewhere(self, near: Neighbours, routes: tuple[Pieces, ...], units: float) -> None:
+        """Repair other routes, cheap ones that exceed caps by little, and improve the results."""
+        stop = self.effort.spent + units
+        scale = max(self.bound, 1e-12)
+
+        def price(pieces: Pieces) -> float:
+            value = aimed(self.tables, self.aim, demanded(self.tables, pieces))
+            return value / scale + self._excess(pieces)
+
+        for pieces in sorted(routes, key=price)[self.starts :]:
+            if self.effort.spent >= stop or not self._is_far():
+                break
+            left = min(units / 5.0, stop - self.effort.spent)
+            found = near.repaired(pieces, left, worth=_WORTHS[self.starts % len(_WORTHS)])
+            self.starts += 1
+            if not (demanded(self.tables, found) <= self.limit).all():
+                continue
+            if aimed(self.tables, self.aim, demanded(self.tables, found)) > _HOPEFUL * self.value:
+                continue
+            self._try_routes((found,))
+            left = min(units / 5.0, stop - self.effort.spent)
+            self._try_routes((near.improved(found, left, self.bound),))
+
+    def _boundaries(self, routes: tuple[Pieces, ...]) -> tuple[int, ...]:
+        """Where a search may change: everywhere in short models."""
+        if self.tables.places <= _MOST_BLOCKS:
+            return tuple(range(self.tables.places))
         used = {start for pieces in routes for start, _ in pieces}
-        self._search(kept_boundaries(self.tables, used, _MOST_BLOCKS), prices)
+        if self.pieces is not None:
+            used = {start for start, _ in self.pieces}
+        return kept_boundaries(self.tables, used, _MOST_BLOCKS)
+
+    def _dive(self, boundaries: tuple[int, ...], prices: dict[int, float]) -> None:
+        """One pass with few labels, and prices that are made anew on the way."""
+        if self.effort.left <= 0:
+            return
+        search = self._asked(boundaries, prices)
+        search.is_repriced = True
+        search.run(_FIRST_LABELS)
+        if search.found is not None:
+            self._try_routes((refined(boundaries, search.found),))
+
+    def _asked(self, boundaries: tuple[int, ...], prices: dict[int, float]) -> Search:
+        is_whole = len(boundaries) == self.tables.places
+        tables = self.tables if is_whole else coarsen(self.tables, boundaries)
+        asked = question(tables, self.aim, self.limit, prices, self.bound, self.effort, self.best)
+        return Search(question=asked, effort=self.effort, best=self.best)
+
+    def _repair(self, near: Neighbours, routes: tuple[Pieces, ...]) -> None:
+        """Make routes that exceed caps a little keep them."""
+        for pieces in sorted(routes, key=self._excess)[:_REPAIRED]:
+            if self.effort.left <= 0 or self.pieces is not None:
+                break
+            found = near.repaired(pieces, self.effort.left / _REPAIRED)
+            self._try_routes((found,))
+
+    def _excess(self, pieces: Pieces) -> float:
+        """How much more than the caps, in shares of them."""
+        finite = np.isfinite(self.limit)
+        over = demanded(self.tables, pieces)[finite] - self.limit[finite]
+        return float((np.maximum(over, 0.0) / np.maximum(self.limit[finite], 1e-9)).sum())
+
+    def _look_near(self, near: Neighbours, units: float) -> None:
+        if self.pieces is not None and self.value <= self.known:
+            self._try_routes((near.improved(self.pieces, units, self.bound),))
+        self._has_enough()
+
+    def _halve(self, shared: Ints, priced: Priced) -> None:
+        """A greatest is bounded by what it cannot be: where stays that keep below it cost more."""
+        for _ in range(_HALVINGS):
+            best = self.best
+            if not best < np.inf or best - self.bound <= 1e-3 * best or self.effort.left <= 0:
+                break
+            middle = 0.5 * (max(self.bound, 0.0) + best)
+            limit = self.limit.copy()
+            limit[shared] = np.minimum(limit[shared], middle)
+            within = stays(self.tables, limit)
+            bounded = priced_bound(
+                self.tables, priced, self.effort, rounds=6, enough=middle, within=within
+            )
+            self._try_routes(bounded.routes)
+            low = min(bounded.bound, middle)
+            if low <= self.bound * (1.0 + 1e-3):
+                break
+            self.bound = max(self.bound, low)
 
     def _is_settled(self, bounded: Bounded) -> bool:
         self.bound = max(self.bound, bounded.bound)
@@ -159,11 +319,12 @@ class _Asked:
                 if value < self.value:
                     self.value, self.pieces = value, pieces
 
-    def _search(self, boundaries: tuple[int, ...], prices: dict[int, float]) -> None:
+    def _search(self, boundaries: tuple[int, ...], prices: dict[int, float], units: float) -> None:
+        if self.effort.left <= 0:
+            return
         is_whole = len(boundaries) == self.tables.places
-        tables = self.tables if is_whole else coarsen(self.tables, boundaries)
-        question = _question(tables, self.aim, self.limit, prices, self.bound, self.effort)
-        search = Search(question=question, effort=self.effort, best=self.best)
+        stop = self.effort.spent + units
+        search = self._asked(boundaries, prices)
         most = _FIRST_LABELS
         while True:
             before = self.effort.spent
@@ -173,18 +334,11 @@ class _Asked:
             if is_whole:
                 self.bound = max(self.bound, min(search.best, search.dropped))
             used = self.effort.spent - before
-            if search.dropped >= search.best or self._has_enough():
+            left = stop - self.effort.spent
+            if search.dropped >= search.best or self._has_enough() or left < 1.2 * used:
                 break
-            if self.effort.left < 2 * used:
-                break
-            most = int(most * min(max(0.7 * self.effort.left / used, 2.0), 8.0))
+            most = int(most * min(max(0.8 * left / used, 1.2), 8.0))
         self._has_enough()
-
-
-def _priced(row: Floats, shared: Ints, capped: Ints, limit: Floats) -> Priced:
-    caps = np.concatenate((np.zeros(len(shared)), limit[capped]))
-    units = np.concatenate((np.ones(len(shared)), np.where(limit[capped] > 0, limit[capped], 1.0)))
-    return Priced(aim=row, shared=shared, capped=capped, caps=caps, units=units)
 
 
 def _excess(capped: Ints, limit: Floats, width: int) -> Priced:
@@ -194,127 +348,3 @@ def _excess(capped: Ints, limit: Floats, width: int) -> Priced:
     units = np.where(caps > 0, caps, 1.0)
     none = np.zeros(0, np.int64)
     return Priced(aim=np.zeros(width), shared=capped, capped=none, caps=caps, units=units)
-
-
-def _question(
-    tables: Tables,
-    aim: Aim,
-    limit: Floats,
-    prices: dict[int, float],
-    bound: float,
-    effort: Effort,
-) -> Question:
-    row = aim_row(tables, aim)
-    is_shared = np.zeros(len(row), bool)
-    if isinstance(aim, Bottleneck):
-        is_shared[bottleneck_columns(tables, aim)] = True
-    is_memory = np.zeros(len(row), bool)
-    is_memory[memory_columns(tables)] = True
-    (candidates,) = np.nonzero(is_shared | np.isfinite(limit) | (is_memory & (row > 0)))
-    most = _most_to_come(tables, candidates, effort)
-    in_all = most[0]
-    matters = (row[candidates] > 0) & is_memory[candidates]
-    matters |= in_all > limit[candidates]
-    matters |= is_shared[candidates] & (in_all > max(bound, 0.0))
-    looked_at, most = candidates[matters], most[:, matters]
-    mixed = np.where(is_memory, 0.0, row)
-    has_sum = bool(mixed.any())
-    units = np.eye(len(row))[:, looked_at]
-    mix = np.column_stack((mixed, units)) if has_sum else units
-    first = int(has_sum)
-    caps = np.concatenate((np.full(first, np.inf), limit[looked_at]))
-    weights = np.concatenate((np.ones(first), np.where(is_memory, row, 0.0)[looked_at]))
-    shared = first + np.flatnonzero(is_shared[looked_at])
-    floors = np.full((tables.places + 1, len(caps)), -np.inf)
-    nowhere = np.where(is_shared, max(bound, 0.0), np.inf)
-    nowhere = np.minimum(nowhere, limit)[looked_at]
-    nowhere[row[looked_at] * is_memory[looked_at] > 0] = -np.inf
-    floors[:, first:] = nowhere - most
-    known = steps(tables, mix, memory_columns(tables))
-    rows, ends = _bounds(tables, row, looked_at, is_shared, limit, prices, first, known, effort)
-    return Question(
-        tables=tables,
-        steps=known,
-        caps=caps,
-        weights=weights,
-        shared=shared,
-        floors=floors,
-        rows=rows,
-        finishes=ends,
-    )
-
-
-def _bounds(
-    tables: Tables,
-    row: Floats,
-    looked_at: Ints,
-    is_shared: Flags,
-    limit: Floats,
-    prices: dict[int, float],
-    first: int,
-    known: Steps,
-    effort: Effort,
-) -> tuple[Rows, Finishes]:
-    own = np.array([prices.get(int(j), 0.0) for j in looked_at])
-    among = is_shared[looked_at]
-    # What is no longer looked at keeps no price.
-    if among.any():
-        total = own[among].sum()
-        own[among] = own[among] / total if total > 0 else 1.0 / among.sum()
-    has_cap = np.isfinite(limit[looked_at])
-    scales = [1.0] if among.all() or not own.any() else _SCALES
-    aims = np.stack([np.where(among, own, own * scale) for scale in scales])
-    # A capped load of which the greatest is aimed at has one price, for the aim.
-    off = np.where(has_cap & ~among, aims, 0.0) @ np.where(has_cap, limit[looked_at], 0.0)
-    full = np.repeat(row[None], len(aims), axis=0)
-    full[:, looked_at] += aims
-    is_sized = bool((known.pool >= 0).any())
-    grid = levels(tables, most_levels(tables) if is_sized else 1)
-    paths = leveled(tables, as_weights(tables, full), grid)
-    effort.spend(leveled_units(tables, len(aims), grid) * 3)
-    alone = looked_at[has_cap]
-    single = np.zeros((len(alone), len(row)))
-    single[np.arange(len(alone)), alone] = 1.0
-    rest = leveled(tables, as_weights(tables, single), grid) if len(alone) else None
-    effort.spend(leveled_units(tables, len(alone), grid))
-    weights = np.zeros((len(aims), first + len(looked_at)))
-    weights[:, :first] = 1.0
-    weights[:, first:] = aims + row[looked_at] * np.isin(looked_at, memory_columns(tables))
-    limits_, tails, heads = off, paths.tails, paths.heads
-    if rest is not None:
-        ones = np.zeros((len(alone), weights.shape[1]))
-        ones[np.arange(len(alone)), first + np.flatnonzero(has_cap)] = 1.0
-        weights = np.vstack((weights, ones))
-        limits_ = np.concatenate((off, limit[alone]))
-        tails = np.concatenate((tails, rest.tails), axis=1)
-        heads = np.concatenate((heads, rest.heads), axis=1)
-    rows = Rows(weights=weights, limits=limits_, aims=len(aims), tails=tails, heads=heads)
-    return rows, finishes(paths, known)
-
-
-def _most_to_come(tables: Tables, columns: Ints, effort: Effort) -> Floats:
-    """(n + 1, columns): most that a route may still demand, with segments before p done."""
-    n = tables.places
-    most = np.zeros((n + 1, len(columns)))
-    memory = memory_columns(tables)
-    is_memory = np.isin(columns, memory)
-    for at in np.flatnonzero(is_memory):
-        inside = tables.pool_of == columns[at] - memory[0]
-        needs = (tables.weights + tables.arenas)[:, inside].max(axis=1, initial=0.0)
-        np.maximum.at(needs, tables.forks.places, tables.forks.demands[:, columns[at]])
-        most[:n, at] = np.cumsum(needs[::-1])[::-1]
-    others = np.flatnonzero(~is_memory)
-    if len(others):
-        longest = np.zeros((len(others), len(tables.resources) + len(tables.pools) + 3))
-        longest[np.arange(len(others)), columns[others]] = -1.0
-        flat = levels(tables, 1)
-        paths = leveled(tables, as_weights(tables, longest), flat)
-        effort.spend(leveled_units(tables, len(others), flat))
-        for part in (paths.tails[..., 0], paths.exits, paths.heads):
-            worst = np.where(np.isfinite(part), -part, 0.0).max(axis=2)
-            at_place = most[: len(worst)]
-            at_place[:, others] = np.maximum(at_place[:, others], worst)
-        sent = tables.first_sends
-        whole = np.where(np.isfinite(paths.costs.first), -paths.costs.first, 0.0).max(axis=1)
-        most[0, others] += np.where(np.isfinite(sent.penalty).any(), whole, 0.0)
-    return most
