@@ -45,7 +45,7 @@ _VERY_FAR = 1.1
 """Share of the bound above which a wide search would be in vain."""
 _SMALL = 24
 """So few segments are mostly searched through."""
-_FIRST_UNITS, _NEAR_UNITS, _ELSEWHERE_UNITS, _SEARCH_UNITS = 0.15, 0.25, 0.6, 0.5
+_FIRST_UNITS, _NEAR_UNITS, _ELSEWHERE_UNITS, _SEARCH_UNITS = 0.15, 0.25, 0.6, 0.7
 """Shares of what is left: of a first search, of what is near its route, of a wider one."""
 # Bounds and values are sums of floats in different orders.
 _ROUNDING = 1e-9
@@ -190,7 +190,8 @@ class _Asked:
             self._halve(shared, priced)
         else:
             if self._is_far():
-                units = (0.2 if is_small else _ELSEWHERE_UNITS) * self.effort.left
+                is_near = is_small or not self._is_far(_VERY_FAR)
+                units = (0.2 if is_near else _ELSEWHERE_UNITS) * self.effort.left
                 self._start_elsewhere(near, routes, units)
             if self.pieces is None:
                 self._repair(near, routes)
