@@ -20,7 +20,7 @@ from edge_agent.plans import Target
 from edge_agent.problems import Problem
 from edge_agent.subgraphs import SegmentRange
 
-_ROOM = 1.0 + 1e-9
+_ROOM = 1.0 + 1e-8
 """Sums of floats may be off by so much."""
 
 
