@@ -81,7 +81,8 @@ def _bytes_of(names: Sequence[str], word: str, sizes: Sizes) -> int:
         if spec is None or shape is None:
             raise UsageError(
                 f'{word} "{name}": its size is not known ({sizes.specs.described(name)}), so what '
-                "sending it takes cannot be predicted; give the shapes with --shape INPUT=SIZES"
+                "sending it takes cannot be predicted; where inputs have open dimensions, --shape "
+                "INPUT=SIZES says them, but a size that depends on values is never known before"
             )
         total += size_bytes(spec.element_type, shape)
     return total

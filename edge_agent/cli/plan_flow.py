@@ -13,12 +13,12 @@ from edge_agent.cli.plan_devices import EFFORT_S, FRONT_TARGETS
 from edge_agent.cli.posing import Posed, pose
 from edge_agent.distributions import Distribution, Infeasible
 from edge_agent.errors import EdgeAgentError
-from edge_agent.planner.answering import check_targets, known_targets
+from edge_agent.planner.answering import check_targets, known_targets, knows_energy
 from edge_agent.planning.accounts import Account, account
 from edge_agent.planning.alternatives import alone, devices_of, left_out, runner_up
 from edge_agent.planning.front import Alone, draw_front
 from edge_agent.planning.pareto import pareto
-from edge_agent.planning.planner import plan
+from edge_agent.planning.planner import exchanged, plan
 from edge_agent.planning.report import (
     front_table,
     infeasible_lines,
@@ -71,6 +71,7 @@ def _plans(
     for number, target in enumerate(targets):
         progress.say(f"planning for {target}", number / len(targets))
         answers.append(plan(problem, target, effort))
+    answers = list(exchanged(problem, answers))
     found = [one for one in answers if isinstance(one, Distribution)]
     refused = [one for one in answers if isinstance(one, Infeasible)]
     accounts = _accounts(problem, found, options, progress)
@@ -80,7 +81,8 @@ def _plans(
     if options.json:
         print_json(_as_json(problem, accounts, refused))
     else:
-        _print(problem, target_table(found), accounts, refused, options)
+        table = target_table(found, knows_energy=knows_energy(problem))
+        _print(problem, table, accounts, refused, options)
     return 0 if found else EdgeAgentError.exit_code
 
 
@@ -148,7 +150,8 @@ def _front(
     if options.json:
         print_json(_as_json(problem, accounts, front.infeasible) | {"targets": targets})
     else:
-        _print(problem, front_table(front.distributions), accounts, front.infeasible, options)
+        table = front_table(front.distributions, knows_energy=knows_energy(problem))
+        _print(problem, table, accounts, front.infeasible, options)
     return 0 if front.distributions else EdgeAgentError.exit_code
 
 
@@ -190,6 +193,7 @@ def _as_json(
         ],
         "links": problem.links,
         "is_energy_modelled": True,
+        "knows_energy": knows_energy(problem),
         "plans": accounts,
         "infeasible": refused,
     }

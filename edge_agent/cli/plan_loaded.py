@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from edge_agent.cli.output import client_of, print_json, print_table, size_text
 from edge_agent.cli.plan_options import parse_bounds
 from edge_agent.distributions import Distribution, Infeasible, Planned
-from edge_agent.errors import UsageError
+from edge_agent.errors import EdgeAgentError, UsageError
 from edge_agent.plans import Target
 
 
@@ -35,7 +35,8 @@ def run(options: argparse.Namespace) -> int:
         print_json(planned)
     else:
         _print(planned)
-    return 0
+    is_found = any(isinstance(answer, Distribution) for answer in planned.best)
+    return 0 if is_found else EdgeAgentError.exit_code
 
 
 def _print(planned: Planned) -> None:

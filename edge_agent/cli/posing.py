@@ -66,7 +66,8 @@ def pose(options: argparse.Namespace, targets: Sequence[Target]) -> Posed:
     bans = parse_places("--ban", options.ban or (), units)
     statistics = () if options.stats is None else load_statistics(Path(options.stats), units)
     model = _model(options, pins, {times.model for p in profiles for times in p.latency})
-    is_rate = Target.THROUGHPUT in {*targets, *(bound.target for bound in bounds)}
+    # Without targets it is planned for all of them.
+    is_rate = not targets or Target.THROUGHPUT in {*targets, *(b.target for b in bounds)}
     devices = (planned_device(p, model.summary, is_for_throughput=is_rate) for p in profiles)
     where = {str(place): (pattern, place) for pattern, place in pins}
     try:

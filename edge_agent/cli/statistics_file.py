@@ -25,6 +25,8 @@ from edge_agent.profile_files.fields import Fields, Table, is_number
 from edge_agent.quantities import SIZE, parse
 
 MOST_FILE_BYTES = 1 << 20
+_LEAST_SPEED = 1e-6
+"""Beyond that it is no measurement: the device is as good as gone."""
 _KEYS = ("load", "free_memory", "speed", "battery", "charging", "slowdown")
 
 
@@ -87,8 +89,9 @@ class _Reader(Fields):
             self.missing(f"{key}.battery", "the charge left, 0 to 1, beside charging")
         free = self._size(f"{key}.free_memory", table) if "free_memory" in table else None
         speed = self._share(f"{key}.speed", table) if "speed" in table else 1.0
-        if speed == 0.0:
-            self.refuse(f"{key}.speed", speed, "above 0; leave the device out of --devices")
+        if speed < _LEAST_SPEED:
+            least = f"at least {_LEAST_SPEED:g}; leave the device out of --devices"
+            self.refuse(f"{key}.speed", speed, least)
         return DeviceStatistics(
             device=device,
             load_fraction=self._share(f"{key}.load", table) if "load" in table else 0.0,
@@ -119,8 +122,9 @@ class _Reader(Fields):
         table = self.table(key, value)
         self.check_keys(f"{key}.", table, units)
         for unit, number in table.items():
-            if not is_number(number) or number <= 0:
-                self.refuse(f"{key}.{unit}", number, "observed over predicted time, above 0")
+            if not is_number(number) or not _LEAST_SPEED <= number <= 1 / _LEAST_SPEED:
+                wanted = f"observed over predicted time, {_LEAST_SPEED:g} to {1 / _LEAST_SPEED:g}"
+                self.refuse(f"{key}.{unit}", number, wanted)
         return tuple(
             (UnitId(unit), float(number)) for unit, number in table.items() if is_number(number)
         )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from edge_agent.distributions import Distribution, Planned
+from edge_agent.distributions import Distribution, Infeasible, Planned
 from edge_agent.errors import BadRequest
 from edge_agent.planning.pareto import pareto
-from edge_agent.planning.planner import EFFORT, plan
+from edge_agent.planning.planner import EFFORT, exchanged, plan
 from edge_agent.plans import Target
 from edge_agent.problems import Problem
 
@@ -34,10 +34,11 @@ def answer(
     wanted = tuple(targets) or known_targets(problem)
     effort = EFFORT if effort is None else effort
     steps = len(wanted) + is_pareto
-    best = []
+    best: list[Distribution | Infeasible] = []
     for done, target in enumerate(wanted):
         report(done / steps, f"the best for {target}")
         best.append(plan(problem, target, effort))
+    best = list(exchanged(problem, best))
     front: tuple[Distribution, ...] = ()
     if is_pareto:
         report(len(wanted) / steps, "the Pareto set")

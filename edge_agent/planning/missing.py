@@ -13,6 +13,7 @@ from edge_agent.planning.labels import best_route
 from edge_agent.planning.mixing import mix
 from edge_agent.planning.mixture import Wish
 from edge_agent.planning.present import is_spared
+from edge_agent.planning.short import bytes_text
 from edge_agent.planning.shortest import Weights, cheapest
 from edge_agent.planning.tables import Tables, tabulate, usable
 from edge_agent.plans import Target
@@ -113,21 +114,22 @@ def _over_budget(tables: Tables) -> str:
             needs.append((found.value - budgets[pool], name))
     whole = tables.problem.summary.weight_bytes
     has = ", ".join(
-        f"{name} {_megabytes(budget)}" for name, budget in zip(tables.pools, budgets, strict=True)
+        f"{name} {_mebibytes(budget)}" for name, budget in zip(tables.pools, budgets, strict=True)
     )
     if not needs:
         return (
-            f"it fits nowhere, divided or not: its weights are {_megabytes(whole)}, and there are "
+            f"it fits nowhere, divided or not: its weights are {_mebibytes(whole)}, and there are "
             f"{has}; more memory on one device alone does not help, add to several or add devices"
         )
     least_bytes = min(needs)[0]
-    alike = [name for more, name in sorted(needs) if more <= least_bytes * 1.05 + 1e6]
-    more = [f"{_megabytes(m)} on {name}" for m, name in sorted(needs) if name not in alike]
+    alike = [name for more, name in sorted(needs) if more <= least_bytes * 1.05 + 4096]
+    others = [(m, name) for m, name in sorted(needs) if name not in alike]
+    more = [f"{_mebibytes(m, is_more=True)} on {name}" for m, name in others]
     on = f"any of {', '.join(alike)}" if len(alike) > 1 else alike[0]
     instead = f", or {', or '.join(more[:_SHOWN])}" if more else ""
+    least = _mebibytes(least_bytes, is_more=True)
     return (
-        f"it fits nowhere, divided or not: it needs {_megabytes(least_bytes)} more on {on}{instead}"
-        f" (there are {has})"
+        f"it fits nowhere, divided or not: it needs {least} more on {on}{instead} (there are {has})"
     )
 
 
@@ -151,13 +153,19 @@ def _least_bytes(tables: Tables) -> float:
 
 
 def _bytes(size_bytes: float) -> str:
-    return f"{size_bytes / 1e6:.4g} MB" if size_bytes >= 1e6 else f"{size_bytes:.0f} bytes"
+    """Exact enough to tell a limit from what misses it by little."""
+    return f"{size_bytes / 2**20:.4g} MiB" if size_bytes >= 2**20 else f"{size_bytes:.0f} bytes"
 
 
-def _megabytes(size_bytes: float) -> str:
+def _mebibytes(size_bytes: float, *, is_more: bool = False) -> str:
+    """`is_more`: rounded up, because less would not do."""
     if not math.isfinite(size_bytes):
         return "no limit"
-    return f"{math.ceil(size_bytes / 1e6)} MB" if size_bytes >= 1e6 else f"{size_bytes:.0f} bytes"
+    if not is_more:
+        return bytes_text(size_bytes)
+    unit = 2.0 ** (10 * min(int(math.log2(size_bytes) // 10), 3)) if size_bytes > 1.0 else 1.0
+    step = 10.0 ** (math.floor(math.log10(size_bytes / unit)) - 2) * unit if unit > 1.0 else 1.0
+    return bytes_text(math.ceil(size_bytes / step) * step)
 
 
 def _out_of_bounds(problem: Problem, tables: Tables) -> str:
@@ -183,7 +191,7 @@ def _out_of_bounds(problem: Problem, tables: Tables) -> str:
         return "beyond reach: " + "; ".join(told)
     asked = ", ".join(map(_asked, problem.bounds))
     if not asked:
-        return "no distribution was found in the effort that was given, but there is one; give more"
+        return "no distribution was found in the effort that was given"
     if len(problem.bounds) == 1:
         return f"no distribution was found that keeps to {asked}; loosen it"
     return (

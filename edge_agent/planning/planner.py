@@ -61,6 +61,39 @@ def plan(problem: Problem, target: Target, effort: float = EFFORT) -> Distributi
     return Infeasible(target=target, reason=reason, is_certain=found.is_certain)
 
 
+def exchanged(
+    problem: Problem, answers: Sequence[Distribution | Infeasible]
+) -> tuple[Distribution | Infeasible, ...]:
+    """The answers for several targets, where one for another target takes the place of what is
+    worse: not all searches are exact, and each may have met what another one missed."""
+    found = [answer for answer in answers if isinstance(answer, Distribution)]
+    return tuple(_best_of(problem, answer, found) for answer in answers)
+
+
+def _best_of(
+    problem: Problem, answer: Distribution | Infeasible, others: Sequence[Distribution]
+) -> Distribution | Infeasible:
+    target = answer.target
+    if isinstance(answer, Infeasible) and answer.is_certain:
+        return answer
+    is_rate = target is Target.THROUGHPUT or problem.bound(Target.THROUGHPUT) is not None
+    allowed = [
+        other
+        for other in others
+        if is_rate
+        or all(part.configuration.instances == 1 for r in other.routes for part in r.parts())
+    ]
+    if not allowed:
+        return answer
+    best = min(allowed, key=lambda other: other.metrics.cost(target))
+    if isinstance(answer, Infeasible):
+        nothing = float("inf") if target is Target.THROUGHPUT else 0.0
+        return replace(best, target=target, bound=nothing)
+    if best.metrics.cost(target) < answer.metrics.cost(target) * (1.0 - CLOSE):
+        return replace(best, target=target, bound=answer.bound)
+    return answer
+
+
 def tables_of(problem: Problem, target: Target) -> Tables | None:
     """The arrays of a problem, forks among the choices; None if no device may do anything."""
     tables = tabulate(problem, target)

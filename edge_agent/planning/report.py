@@ -24,16 +24,19 @@ _FULL = 0.9995
 _LEFT = frozenset({"for", "gap", "devices"})
 
 
-def target_table(plans: Sequence[Distribution]) -> list[str]:
+def target_table(plans: Sequence[Distribution], *, knows_energy: bool = True) -> list[str]:
     """The metrics of distributions for different targets, a line each, under a title."""
-    rows = [[p.target, *_metric_cells(p), gap_text(p.gap), devices_text(p.routes)] for p in plans]
+    rows = [
+        [p.target, *_metric_cells(p, knows_energy), gap_text(p.gap), devices_text(p.routes)]
+        for p in plans
+    ]
     return _table([["for", *_COLUMNS, "gap", "devices"], *rows])
 
 
-def front_table(plans: Sequence[Distribution]) -> list[str]:
+def front_table(plans: Sequence[Distribution], *, knows_energy: bool = True) -> list[str]:
     """The metrics of a Pareto set, numbered from 1."""
     rows = [
-        [str(number), *_metric_cells(p), devices_text(p.routes)]
+        [str(number), *_metric_cells(p, knows_energy), devices_text(p.routes)]
         for number, p in enumerate(plans, start=1)
     ]
     return _table([["no.", *_COLUMNS, "devices"], *rows])
@@ -56,12 +59,12 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
     return lines
 
 
-def _metric_cells(plan: Distribution) -> list[str]:
+def _metric_cells(plan: Distribution, knows_energy: bool) -> list[str]:
     metrics = plan.metrics
     return [
         ms_text(metrics.latency_s),
         _rate(metrics.throughput_per_s),
-        f"{metrics.energy_joules:.3g}",
+        f"{metrics.energy_joules:.3g}" if knows_energy else "not known",
         bytes_text(metrics.peak_memory_bytes),
         bytes_text(metrics.wire_bytes),
     ]

@@ -62,7 +62,7 @@ def test_json_says_the_same(tmp_path: Path) -> None:
         ("[lab]\nload = true", "key lab.load: got True, want a number from 0 to 1"),
         ("[lab]\nload = nan", "key lab.load: got nan, want a number from 0 to 1"),
         ('[lab]\nload = "50 %"', 'key lab.load: got "50 %", want a number from 0 to 1'),
-        ("[lab]\nspeed = 0.0", "key lab.speed: got 0.0, want above 0; leave the device out"),
+        ("[lab]\nspeed = 0.0", "key lab.speed: got 0.0, want at least 1e-06; leave the device out"),
         ("[lab]\nfree_memory = 512", "key lab.free_memory: got 512, want bytes with their unit"),
         ('[lab]\nfree_memory = "512"', 'key lab.free_memory: got "512", want bytes as in'),
         ("[lab]\ncharging = 1", "key lab.charging: got 1, want true or false"),

@@ -96,14 +96,18 @@ def test_what_cannot_be_sent_is_told_apart_from_missing_links() -> None:
     ("a_mb", "b_mb", "text"),
     [
         # 33 MB for the last segment alone; b takes the others in 32 MB.
-        (30, 32, "it needs 3 MB more on a, or 12 MB on b (there are a 30 MB, b 32 MB)"),
+        (
+            30,
+            32,
+            "it needs 2.87 MiB more on a, or 11.5 MiB on b (there are a 28.6 MiB, b 30.5 MiB)",
+        ),
         # As much on either: the first two need 32 MB, the last 33 MB.
-        (32, 32, "it needs 1 MB more on any of a, b (there are"),
+        (32, 32, "it needs 977 KiB more on any of a, b (there are"),
         # The last on b leaves 32 MB to a.
-        (20, 33, "it needs 12 MB more on a"),
+        (20, 33, "it needs 11.5 MiB more on a"),
         # With 12 MB, only the first segment fits on b, 11 MB: 53 MB on a.
-        (10, 11, "it needs 43 MB more on a"),
-        (0, 0, "it needs 63 MB more on any of a, b"),
+        (10, 11, "it needs 41.1 MiB more on a"),
+        (0, 0, "it needs 60.1 MiB more on any of a, b"),
     ],
 )
 def test_the_memory_that_is_missing_is_told(a_mb: int, b_mb: int, text: str) -> None:
@@ -125,7 +129,7 @@ def test_memory_that_no_single_device_can_make_up_for_is_told_so() -> None:
         (fitted,) = made.device(name).times
         made = with_device(made, name, times=(replace(fitted, refused=(refused_segment,)),))
     reason = refused(made)
-    assert "its weights are 60 MB, and there are a 5 MB, b 5 MB" in reason
+    assert "its weights are 57.2 MiB, and there are a 4.77 MiB, b 4.77 MiB" in reason
     assert "more memory on one device alone does not help" in reason
 
 
@@ -133,7 +137,7 @@ def test_the_memory_of_an_accelerator_is_told_apart() -> None:
     made = with_unit(_heavy(5, 5), B, npu().unit, memory_bytes=50 * MB)
     made = with_device(made, B, times=(times(npu(), [MS] * 3),))
     # All of it there needs 63 MB; or the second segment alone on a, 22 MB.
-    assert "it needs 13 MB more on b/npu0, or 17 MB on a (there are a 5 MB, b/npu0 50 MB)" in (
+    assert "12.4 MiB more on b/npu0, or 16.3 MiB on a (there are a 4.77 MiB, b/npu0 47.7 MiB)" in (
         refused(made)
     )
 

@@ -229,8 +229,8 @@ def test_a_model_that_fits_nowhere_is_told_what_is_missing() -> None:
     )
     tight = with_device(with_device(made, A, memory_bytes=32 * MB), B, memory_bytes=20 * MB)
     reason = refused(tight)
-    assert "fits nowhere, divided or not: it needs 13 MB more on b" in reason
-    assert "there are a 32 MB, b 20 MB" in reason
+    assert "fits nowhere, divided or not: it needs 12.4 MiB more on b" in reason
+    assert "there are a 30.5 MiB, b 19.1 MiB" in reason
 
 
 def test_an_accelerator_has_a_memory_of_its_own() -> None:
