@@ -10,6 +10,7 @@ already takes as long as the best schedule known.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import permutations, product
@@ -45,6 +46,8 @@ _LEAST_TRIES = 8
 """But for each at least so many."""
 _MOST_LOOKED_AT = 4000
 """Ways of all forks of a model that are looked at, to offer all that are worth it."""
+_MOST_CHOICES = 96
+"""Choices of forks: a search takes longer with each."""
 _MOST_ORDERED = 4
 """Arms on other devices whose order of sending is tried, where they share a link."""
 
@@ -87,10 +90,14 @@ def _tabulated(tables: Tables, target: Target, homes: set[DeviceId]) -> Tables:
 
 
 def _options(tables: Tables, *, is_quickest: bool, is_rate: bool) -> list[ForkOption]:
-    found = None if is_quickest else _all_options(tables, is_rate=is_rate)
-    if found is None:
-        found = list(_quickest(tables))
-    return found
+    every = None if is_quickest else _all_options(tables)
+    if every is not None:
+        for keeps_shared in (True, False) if is_rate else (False,):
+            kept = [_undominated(tables, alike, keeps_shared=keeps_shared) for alike in every]
+            found = [option for alike in kept for option in alike]
+            if len(_slots(found)) <= _MOST_CHOICES:
+                return found
+    return list(_quickest(tables))
 
 
 def _linear_s(tables: Tables, inside: SegmentRange, home: int) -> float:
@@ -191,10 +198,10 @@ def _orders(tables: Tables, home: DeviceId, arms: Sequence[PlacedArm]) -> Iterat
 # All ways
 
 
-def _all_options(tables: Tables, *, is_rate: bool) -> list[ForkOption] | None:
-    """Of every fork and home the ways that may be worth it; None: there are too many to look at."""
+def _all_options(tables: Tables) -> list[list[ForkOption]] | None:
+    """Of every fork and home all ways; None: there are too many to look at."""
     looked_at = 0
-    found: list[ForkOption] = []
+    found: list[list[ForkOption]] = []
     for index, fork in enumerate(tables.problem.summary.forks):
         for home in range(len(tables.devices)):
             options = []
@@ -203,7 +210,7 @@ def _all_options(tables: Tables, *, is_rate: bool) -> list[ForkOption] | None:
                 if looked_at > _MOST_LOOKED_AT:
                     return None
                 options.append(ForkOption(step=step, home=home, demands=demands_of(tables, step)))
-            found += _undominated(tables, options, is_rate=is_rate)
+            found.append(options)
     return found
 
 
@@ -228,12 +235,12 @@ def _arm(tables: Tables, branches: _Branches, choice: int) -> PlacedArm:
 
 
 def _undominated(
-    tables: Tables, options: Sequence[ForkOption], *, is_rate: bool
+    tables: Tables, options: Sequence[ForkOption], *, keeps_shared: bool
 ) -> list[ForkOption]:
     """Those that no other one equals or beats in every amount.
 
-    `is_rate`: other routes may hold what an option needs in memory, so that it only gives way to
-    one that needs nothing else.
+    `keeps_shared`: other routes may hold what an option needs in memory, so that it only gives way
+    to one that needs nothing else.
     """
     if not options:
         return []
@@ -244,7 +251,7 @@ def _undominated(
     kept: list[int] = []
     for at in order.tolist():
         better = [kept[i] for i in np.flatnonzero((rows[kept] <= rows[at]).all(axis=1))]
-        if not any(not is_rate or held[other] <= held[at] for other in better):
+        if not any(not keeps_shared or held[other] <= held[at] for other in better):
             kept.append(at)
     return [options[at] for at in sorted(kept)]
 
@@ -418,21 +425,22 @@ class _Schedules:
 # As choices of the tables
 
 
+def _slots(options: Sequence[ForkOption]) -> list[tuple[int, list[ForkOption]]]:
+    """(home, options) of each choice that is needed: one for each way of a fork; ways of other
+    forks go along, because no two forks overlap."""
+    counts: Counter[tuple[int, int]] = Counter()
+    slots: dict[tuple[int, int], list[ForkOption]] = {}
+    for option in options:
+        way = counts[option.home, option.step.fork]
+        counts[option.home, option.step.fork] += 1
+        slots.setdefault((option.home, way), []).append(option)
+    return [(home, own) for (home, _), own in sorted(slots.items(), key=lambda slot: slot[0])]
+
+
 def _widened(tables: Tables, options: Sequence[ForkOption]) -> Tables:
     """The tables with a choice for every way, behind those of its home; forks that do not overlap
     share one."""
-    slots: list[tuple[int, list[ForkOption]]] = []
-    for option in options:
-        inside = option.step.segments
-        for home, own in slots:
-            others = (other.step.segments for other in own)
-            is_free = all(o.stop <= inside.start or inside.stop <= o.start for o in others)
-            if home == option.home and is_free:
-                own.append(option)
-                break
-        else:
-            slots.append((option.home, [option]))
-    slots.sort(key=lambda slot: slot[0])
+    slots = _slots(options)
     homes = np.array([home for home, _ in slots])
     ends = np.append(tables.first_of[1:], len(tables.choices))
     at = ends[homes]
