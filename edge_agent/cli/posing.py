@@ -94,7 +94,7 @@ def _remarks(model: SummarisedModel, problem: Problem) -> list[str]:
         remarks.append(f"the model is not divided: {model.summary.undivided_because}")
     if len(problem.devices) > 1 and not problem.links:
         remarks.append(
-            f"there is no --link, so {problem.owner} alone can do anything; "
+            f"there is no --link, so only {problem.owner} can be used; "
             f"--link {ALL}=1Gbit,0.3ms joins all devices"
         )
     return remarks
@@ -111,7 +111,7 @@ def _profiles(named: Sequence[NamedProfile]) -> tuple[DeviceProfile, ...]:
             )
         if profile.id in found:
             raise UsageError(
-                f"--devices {one.text}: there is a {profile.id} already; give it an id of its own, "
+                f"--devices {one.text}: {profile.id} is there already; give it an id of its own, "
                 f"as in {profile.id}-2={one.text.rpartition('=')[2]}"
             )
         found[profile.id] = profile

@@ -105,7 +105,8 @@ def legal_cuts(graph: ModelGraph, specs: ValueSpecs) -> tuple[int, ...]:
 def _reason_to_leave_whole(graph: ModelGraph) -> str | None:
     n = len(graph.nodes)
     if n < 2:
-        return f"it has {n} node{'' if n == 1 else 's'} that computes more than constants"
+        nodes = "node that computes" if n == 1 else "nodes that compute"
+        return f"it has {n} {nodes} more than constants"
     for position, node in enumerate(graph.nodes):
         operator = random_operator(graph, node)
         if operator is not None:

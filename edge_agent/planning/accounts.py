@@ -17,7 +17,7 @@ from edge_agent.planning.metrics import (
     times_of,
     unit_of,
 )
-from edge_agent.planning.present import pool_bytes
+from edge_agent.planning.present import pool_bytes, slowdown
 from edge_agent.plans import Target
 from edge_agent.problems import Problem
 
@@ -59,6 +59,9 @@ class Prediction:
     """The largest of the configurations that are used."""
     has_power: bool
     """Whether the power of all units that are used is known; else their energy counts as 0."""
+    slowdown: float = 1.0
+    """How many times longer its runs take at present than its profile says: the largest of the
+    units that are used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +139,7 @@ def _predictions(problem: Problem, routes: tuple[Route, ...]) -> tuple[Predictio
                 is_estimated=device.is_estimated,
                 error_fraction=max(errors),
                 has_power=all(unit_of(device, which).busy_w > 0.0 for which in chosen),
+                slowdown=max(slowdown(problem, device.id, which.unit) for which in chosen),
             )
         )
     return tuple(found)

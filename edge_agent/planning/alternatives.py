@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,6 +11,7 @@ from edge_agent.devices import DeviceId
 from edge_agent.distributions import Distribution, Infeasible
 from edge_agent.planning.missing import why_idle
 from edge_agent.planning.planner import plan, tables_of
+from edge_agent.planning.short import bytes_text
 from edge_agent.planning.shortest import Paths, Weights, cheapest
 from edge_agent.planning.tables import Floats, Tables
 from edge_agent.plans import Target
@@ -42,7 +43,7 @@ def left_out(problem: Problem, found: Distribution) -> tuple[LeftOut, ...]:
     used = devices_of(found)
     tables = tables_of(problem, found.target)
     assert tables is not None, "there is a distribution"
-    weights, unit, factor = _measure(tables, found.target)
+    weights, shown = _measure(tables, found.target)
     paths = cheapest(tables, weights)
     reached = forward(paths)
     told = []
@@ -56,22 +57,22 @@ def left_out(problem: Problem, found: Distribution) -> tuple[LeftOut, ...]:
             reason = "no route can go there and back"
             if np.isfinite(least):
                 reason = (
-                    f"the best route that uses it takes {least * factor:.4g} {unit}, the best of "
-                    f"all {own * factor:.4g} {unit}"
+                    f"the best route that uses it takes {shown(least)}, the best of all "
+                    f"{shown(own)}"
                 )
         told.append(LeftOut(device=device.id, reason=reason))
     return tuple(told)
 
 
-def _measure(tables: Tables, target: Target) -> tuple[Weights, str, float]:
+def _measure(tables: Tables, target: Target) -> tuple[Weights, Callable[[float], str]]:
     none = Weights.none(tables)
     match target:
         case Target.ENERGY:
-            return replace(none, joules=none.joules + 1.0), "J", 1.0
+            return replace(none, joules=none.joules + 1.0), lambda joules: f"{joules:.4g} J"
         case Target.BYTES:
-            return replace(none, size_bytes=none.size_bytes + 1.0), "bytes", 1.0
+            return replace(none, size_bytes=none.size_bytes + 1.0), bytes_text
         case Target.LATENCY | Target.THROUGHPUT | Target.MEMORY:
-            return replace(none, seconds=none.seconds + 1.0), "ms", 1e3
+            return replace(none, seconds=none.seconds + 1.0), lambda s: f"{s * 1e3:.4g} ms"
 
 
 def forward(paths: Paths) -> Floats:

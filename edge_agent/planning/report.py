@@ -257,6 +257,8 @@ def _other_text(plan: Distribution, word: str, other: Distribution) -> str:
 def _prediction_text(prediction: Prediction) -> str:
     off = f"off by {prediction.error_fraction:.0%} in the median"
     energy = "" if prediction.has_power else "; its power is not known, so its energy counts as 0"
+    now = "" if prediction.slowdown == 1.0 else f"; now {prediction.slowdown:.3g} times as long"
+    basis = "from measured times of this model"
     if prediction.is_estimated:
-        return f"{prediction.device}: estimated from its device profile, {off}{energy}"
-    return f"{prediction.device}: from measured times of this model, {off}{energy}"
+        basis = "estimated from its device profile"
+    return f"{prediction.device}: {basis}, {off}{now}{energy}"

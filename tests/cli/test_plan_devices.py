@@ -76,7 +76,7 @@ def test_without_a_link_the_owner_is_alone_and_that_is_said(
 ) -> None:
     assert main(planned(net, boards, "--target", "latency", "--explain")) == 0
     shown = capsys.readouterr()
-    assert "there is no --link, so slow alone can do anything" in shown.err
+    assert "there is no --link, so only slow can be used" in shown.err
     assert "\nNot used:\n  fast: " in shown.out
     assert main(planned(net, boards, "--target", "latency", "--owner", "fast")) == 0
     assert capsys.readouterr().out.splitlines()[1].endswith("optimal  fast")
@@ -213,7 +213,7 @@ def test_energy_is_left_out_or_refused_where_no_power_is_known(
         (["--link", "slow-fst=1Gbit,1ms"], 'got device "fst", which is not there'),
         (["--pin", "r*=lab"], 'got device "lab", which is not there: there are slow, fast'),
         (["--stats", "none.toml"], "--stats none.toml: cannot be read: No such file"),
-        (["--devices", "{slow}"], "there is a slow already; give it an id of its own"),
+        (["--devices", "{slow}"], "slow is there already; give it an id of its own"),
         (["--devices", "none.toml"], "none.toml: no such file, want a device profile"),
     ],
 )

@@ -71,8 +71,7 @@ def test_energy_and_bytes_are_told_in_their_own_measure() -> None:
     ]
     told = left_out(made, best(made, Target.BYTES))
     assert [(text.device, text.reason) for text in told] == [
-        (name, "the best route that uses it takes 1000 bytes, the best of all 0 bytes")
-        for name in (B, C)
+        (name, "the best route that uses it takes 1000 B, the best of all 0 B") for name in (B, C)
     ]
 
 

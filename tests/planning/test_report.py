@@ -180,3 +180,11 @@ def test_shares_and_bytes_are_short() -> None:
         "3.5 MiB",
         "2 GiB",
     ]
+
+
+def test_what_slows_a_device_at_present_is_said_where_it_is_predicted() -> None:
+    made = replace(problem(), statistics=(DeviceStatistics(device=LAB, load_fraction=0.5),))
+    told = render(made, account(made, distribution(Target.LATENCY, whole(LAB, ONE))))
+    assert "off by 0% in the median; now 2 times as long" in told
+    idle = render(problem(), account(problem(), distribution(Target.LATENCY, whole(LAB, ONE))))
+    assert "times as long" not in idle
