@@ -47,7 +47,9 @@ _LEAST_TRIES = 8
 _MOST_LOOKED_AT = 4000
 """Ways of all forks of a model that are looked at, to offer all that are worth it."""
 _MOST_CHOICES = 96
-"""Choices of forks: a search takes longer with each."""
+_MOST_CELLS = 4000
+"""Choices of forks, and their number times that of segments where that allows more: a search takes
+longer with each."""
 _MOST_ORDERED = 4
 """Arms on other devices whose order of sending is tried, where they share a link."""
 
@@ -92,10 +94,11 @@ def _tabulated(tables: Tables, target: Target, homes: set[DeviceId]) -> Tables:
 def _options(tables: Tables, *, is_quickest: bool, is_rate: bool) -> list[ForkOption]:
     every = None if is_quickest else _all_options(tables)
     if every is not None:
+        most = max(_MOST_CHOICES, _MOST_CELLS // tables.places)
         for keeps_shared in (True, False) if is_rate else (False,):
             kept = [_undominated(tables, alike, keeps_shared=keeps_shared) for alike in every]
             found = [option for alike in kept for option in alike]
-            if len(_slots(found)) <= _MOST_CHOICES:
+            if len(_slots(found)) <= most:
                 return found
     return list(_quickest(tables))
 
