@@ -192,8 +192,7 @@ def demanded(tables: Tables, pieces: Sequence[tuple[int, int]]) -> Floats:
 
 
 def _add_borders(tables: Tables, run_s: Floats, starts: Ints, choices: Ints) -> None:
-    group_of = np.full(len(tables.choices), -1)
-    group_of[tables.grouped] = tables.group_of
+    group_of = tables.groups
     at, before, after = starts[1:], choices[:-1], choices[1:]
     is_inner = (group_of[before] >= 0) & (group_of[before] == group_of[after])
     for sides, own in ((run_s[:-1], before), (run_s[1:], after)):

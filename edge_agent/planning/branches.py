@@ -35,7 +35,7 @@ from edge_agent.planning.metrics import (
     times_of,
 )
 from edge_agent.planning.present import is_spared
-from edge_agent.planning.tables import Choice, Floats, Forks, Tables, tabulate
+from edge_agent.planning.tables import Choice, Floats, Forks, Tables, is_at_rate, tabulate
 from edge_agent.plans import Target
 from edge_agent.problems import Link, Problem
 from edge_agent.subgraphs import Fork, SegmentRange
@@ -74,7 +74,7 @@ def with_forks(tables: Tables, target: Target, *, is_quickest: bool) -> Tables:
     bare = {d.id for d in problem.devices if d.id not in tables.devices}
     homes = {device for device in bare if not is_spared(problem, device)}
     known = _tabulated(tables, target, homes)
-    is_rate = target is Target.THROUGHPUT or problem.bound(Target.THROUGHPUT) is not None
+    is_rate = is_at_rate(problem, target)
     options = _options(known, is_quickest=is_quickest, is_rate=is_rate)
     used = {known.devices[option.home] for option in options} & homes
     if used != homes:

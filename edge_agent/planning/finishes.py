@@ -105,8 +105,7 @@ def finishes(paths: LeveledPaths, known: Steps) -> Finishes:
     demands[n] = known.last[tables.device_of][:, None]
     overhead = tables.overhead[:, None] * known.run
     rows = np.arange(tails.shape[1])[:, None]
-    group_of = np.full(len(tables.choices), -1)
-    group_of[tables.grouped] = tables.group_of
+    group_of = tables.groups
     devices = tables.device_of
     every = np.arange(tails.shape[3])
     for place in range(n - 1, -1, -1):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from edge_agent.planning.amounts import CLOSE, Caps
-from edge_agent.planning.caps import Resident
+from edge_agent.planning.caps import memory_together
 from edge_agent.planning.known import Flags, Known
 from edge_agent.planning.mixing import Mixed, every_column, mix
 from edge_agent.planning.mixture import Column, Shares, Wish
@@ -158,7 +158,7 @@ class _LookedAt:
 
 
 def _peak(tables: Tables, columns: Sequence[Column]) -> float:
-    return float(Resident(tables, (c.pieces for c in columns)).memory().max(initial=0.0))
+    return float(memory_together(tables, (c.pieces for c in columns)).max(initial=0.0))
 
 
 def _greatest(tables: Tables, wish: Wish, shares: Shares) -> float:

@@ -137,8 +137,7 @@ class Search:
         tables = self.question.tables
         count = len(tables.group_starts)
         self._groups = [tables.grouped[tables.group_of == g] for g in range(count)]
-        self._group_of = np.full(len(tables.choices), -1)
-        self._group_of[tables.grouped] = tables.group_of
+        self._group_of = tables.groups
 
     def run(self, most: int) -> None:
         """Search with at most `most` labels at each boundary."""

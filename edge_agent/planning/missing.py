@@ -114,20 +114,20 @@ def _over_budget(tables: Tables) -> str:
             needs.append((found.value - budgets[pool], name))
     whole = tables.problem.summary.weight_bytes
     has = ", ".join(
-        f"{name} {_mebibytes(budget)}" for name, budget in zip(tables.pools, budgets, strict=True)
+        f"{name} {_room(budget)}" for name, budget in zip(tables.pools, budgets, strict=True)
     )
     if not needs:
         return (
-            f"it fits nowhere, divided or not: its weights are {_mebibytes(whole)}, and there are "
+            f"it fits nowhere, divided or not: its weights are {_room(whole)}, and there are "
             f"{has}; more memory on one device alone does not help, add to several or add devices"
         )
     least_bytes = min(needs)[0]
     alike = [name for more, name in sorted(needs) if more <= least_bytes * 1.05 + 4096]
     others = [(m, name) for m, name in sorted(needs) if name not in alike]
-    more = [f"{_mebibytes(m, is_more=True)} on {name}" for m, name in others]
+    more = [f"{_missing(m)} on {name}" for m, name in others]
     on = f"any of {', '.join(alike)}" if len(alike) > 1 else alike[0]
     instead = f", or {', or '.join(more[:_SHOWN])}" if more else ""
-    least = _mebibytes(least_bytes, is_more=True)
+    least = _missing(least_bytes)
     return (
         f"it fits nowhere, divided or not: it needs {least} more on {on}{instead} (there are {has})"
     )
@@ -157,14 +157,16 @@ def _bytes(size_bytes: float) -> str:
     return f"{size_bytes / 2**20:.4g} MiB" if size_bytes >= 2**20 else f"{size_bytes:.0f} bytes"
 
 
-def _mebibytes(size_bytes: float, *, is_more: bool = False) -> str:
-    """`is_more`: rounded up, because less would not do."""
-    if not math.isfinite(size_bytes):
-        return "no limit"
-    if not is_more:
-        return bytes_text(size_bytes)
-    unit = 2.0 ** (10 * min(int(math.log2(size_bytes) // 10), 3)) if size_bytes > 1.0 else 1.0
-    step = 10.0 ** (math.floor(math.log10(size_bytes / unit)) - 2) * unit if unit > 1.0 else 1.0
+def _room(size_bytes: float) -> str:
+    return bytes_text(size_bytes) if math.isfinite(size_bytes) else "no limit"
+
+
+def _missing(size_bytes: float) -> str:
+    """Rounded up, because less would not do."""
+    if size_bytes < 1024.0:
+        return bytes_text(math.ceil(size_bytes))
+    unit = 2.0 ** (10 * min(int(math.log2(size_bytes) // 10), 3))
+    step = 10.0 ** (math.floor(math.log10(size_bytes / unit)) - 2) * unit
     return bytes_text(math.ceil(size_bytes / step) * step)
 
 

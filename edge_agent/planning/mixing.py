@@ -14,7 +14,7 @@ import numpy as np
 
 from edge_agent.planning.amounts import Caps, amounts
 from edge_agent.planning.assembly import Assembly
-from edge_agent.planning.caps import Resident
+from edge_agent.planning.caps import memory_together
 from edge_agent.planning.coarse import coarsen, kept_boundaries, refined
 from edge_agent.planning.every import every_route
 from edge_agent.planning.known import Known
@@ -156,7 +156,7 @@ def is_allowed(tables: Tables, caps: Caps, shares: Shares) -> bool:
         return False
     if not np.isfinite(caps.memory).any():
         return True
-    together = Resident(tables, (column.pieces for column, _ in shares)).memory()
+    together = memory_together(tables, (column.pieces for column, _ in shares))
     return bool((together <= caps.memory).all())
 
 

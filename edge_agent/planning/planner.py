@@ -34,7 +34,7 @@ from edge_agent.planning.missing import why_infeasible
 from edge_agent.planning.mixing import Mixed, mix
 from edge_agent.planning.mixture import Wish
 from edge_agent.planning.shortest import Pieces, Weights, as_route, cheapest
-from edge_agent.planning.tables import Floats, Tables, tabulate
+from edge_agent.planning.tables import Floats, Tables, is_at_rate, tabulate
 from edge_agent.plans import Target
 from edge_agent.problems import Problem
 
@@ -76,7 +76,7 @@ def _best_of(
     target = answer.target
     if isinstance(answer, Infeasible) and answer.is_certain:
         return answer
-    is_rate = target is Target.THROUGHPUT or problem.bound(Target.THROUGHPUT) is not None
+    is_rate = is_at_rate(problem, target)
     allowed = [
         other
         for other in others
@@ -231,9 +231,7 @@ class _Search:
 
     def _one_at_rate(self, aim: Aim) -> _Outcome:
         """The cheapest route that reaches the rate alone."""
-        loads = np.full(len(self.tables.resources), 1.0 / self.rate)
-        caps = replace(self.caps, loads=loads)
-        found = best_route(self.tables, aim, caps, effort=self.effort)
+        found = best_route(self.tables, aim, self._with_rate(), effort=self.effort)
         if found.pieces is None:
             return _Nothing(is_certain=bool(np.isinf(found.bound)))
         return _Found(routes=(as_route(self.tables, found.pieces),), bound=found.bound)

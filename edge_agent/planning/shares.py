@@ -9,7 +9,7 @@ import numpy as np
 
 from edge_agent.distributions import Route
 from edge_agent.planning.metrics import legs, resource_loads
-from edge_agent.planning.packing import Packing
+from edge_agent.planning.served import Served
 from edge_agent.plans import Target
 from edge_agent.problems import Problem
 
@@ -27,13 +27,9 @@ def best_shares(problem: Problem, target: Target, routes: Sequence[Route]) -> tu
         for route in routes
     ]
     resources = sorted(set().union(*loads))
-    rows = np.array([[load.get(name, 0.0) for load in loads] for name in resources])
-    scale = float(rows.max(axis=0, initial=0.0).min(initial=np.inf))
-    if not resources or scale <= 0.0:
+    busy = np.array([[load.get(name, 0.0) for name in resources] for load in loads])
+    if not resources or (busy.max(axis=1) <= 0.0).any():
         return tuple(routes)
-    packing = Packing(np.ones(len(resources)))
-    packing.add(rows / scale, np.ones(len(routes)))
-    packing.solve()
-    shares = packing.solution / packing.solution.sum()
+    _, shares, _ = Served(busy).solve(np.ones(len(routes), bool))
     shared = [replace(route, share=float(s)) for route, s in zip(routes, shares, strict=True)]
     return tuple(sorted(shared, key=lambda route: -route.share))

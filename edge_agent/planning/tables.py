@@ -168,9 +168,21 @@ class Tables:
         return len(self.seconds)
 
     @property
+    def groups(self) -> Ints:
+        """(c,): the group of each choice; -1 if it is in none."""
+        found = np.full(len(self.choices), -1)
+        found[self.grouped] = self.group_of
+        return found
+
+    @property
     def is_fork(self) -> npt.NDArray[np.bool_]:
         """(c,): whether a choice runs nothing but forks."""
         return np.array([choice.configuration is None for choice in self.choices])
+
+
+def is_at_rate(problem: Problem, target: Target) -> bool:
+    """Whether requests per second matter, so that routes get shares and runs may be several."""
+    return target is Target.THROUGHPUT or problem.bound(Target.THROUGHPUT) is not None
 
 
 def usable(problem: Problem, device: PlannedDevice, target: Target) -> list[SegmentTimes]:
@@ -180,7 +192,7 @@ def usable(problem: Problem, device: PlannedDevice, target: Target) -> list[Segm
     """
     if is_spared(problem, device.id):
         return []
-    is_rate = target is Target.THROUGHPUT or problem.bound(Target.THROUGHPUT) is not None
+    is_rate = is_at_rate(problem, target)
     return sorted(
         (
             times

@@ -11,7 +11,7 @@ import pytest
 from edge_agent.distributions import Distribution
 from edge_agent.planning.amounts import CLOSE
 from edge_agent.planning.assembly import Assembly
-from edge_agent.planning.caps import Resident
+from edge_agent.planning.caps import memory_together
 from edge_agent.planning.known import Known
 from edge_agent.planning.mixing import every_column, relaxed
 from edge_agent.planning.mixture import Wish
@@ -59,7 +59,7 @@ def test_small_problems_are_as_good_as_when_all_routes_are_looked_at(seed: int) 
         found = assembled(problem, 1e5)
         assert found.bound <= want * (1 + 1e-6)
         assert want * (1 - 1e-6) <= found.value <= want * 1.05
-        memory = Resident(tables, (column.pieces for column, _ in found.shares)).memory()
+        memory = memory_together(tables, (column.pieces for column, _ in found.shares))
         assert (memory <= caps.memory).all()
 
 

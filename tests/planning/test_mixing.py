@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edge_agent.distributions import Distribution, Infeasible
-from edge_agent.planning.caps import Resident
+from edge_agent.planning.caps import memory_together
 from edge_agent.planning.greatest import least_greatest
 from edge_agent.planning.known import Known
 from edge_agent.planning.mixing import every_column, is_allowed, mix
@@ -132,7 +132,7 @@ def test_the_fullest_memory_holds_as_little_as_the_rate_allows() -> None:
     both = Wish(target=Target.MEMORY, least_per_s=0.6)
     found = least_greatest(tables, both, caps, EFFORT, None)
     assert (found.value, found.bound) == (200.0, 200.0)
-    memory = Resident(tables, (column.pieces for column, _ in found.shares)).memory()
+    memory = memory_together(tables, (column.pieces for column, _ in found.shares))
     assert memory.max() == 200.0
 
 
