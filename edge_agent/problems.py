@@ -202,9 +202,11 @@ class Problem:
     statistics: tuple[DeviceStatistics, ...] = ()
     pins: tuple[SegmentPin, ...] = ()
     bounds: tuple[Bound, ...] = ()
-    input_bytes: int = 0
-    """What a request brings, and has to be sent where the first segment runs."""
-    output_bytes: int = 0
+    input_bytes: int | None = 0
+    """What a request brings, and has to be sent where the first segment runs; None: its size is not
+    known, so that the first segment runs on the owner."""
+    output_bytes: int | None = 0
+    """What an answer brings back; None: not known, so that the last segment runs on the owner."""
     chunk_bytes: int = CHUNK_BYTES
     least_battery_fraction: float = 0.2
     """A device with less charge than this does no work for others."""
@@ -224,7 +226,9 @@ class Problem:
         _check_once("link", [f"{k.source}-{k.target}" for k in self.links])
         _check_once("statistics", [s.device for s in self.statistics])
         _check_once("bound", [b.target for b in self.bounds])
-        _check_numbers("problem", input_bytes=self.input_bytes, output_bytes=self.output_bytes)
+        _check_numbers(
+            "problem", input_bytes=self.input_bytes or 0, output_bytes=self.output_bytes or 0
+        )
         _check_fraction("problem", "least_battery_fraction", self.least_battery_fraction)
         if self.chunk_bytes < 1:
             raise ValueError(f"chunk_bytes: got {self.chunk_bytes}, want at least 1")

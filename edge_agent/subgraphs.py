@@ -161,19 +161,6 @@ class Fork:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharedWeight:
-    """Constants that several segments read: the sum of their `weight_bytes` counts them repeatedly.
-
-    Where k of `segments` are in one memory, that sum is (k - 1) * size_bytes too large.
-    """
-
-    size_bytes: int
-    """Of all constants that exactly these segments read whole; only those of 4 KiB and more."""
-    segments: tuple[int, ...]
-    """Indices of two or more, ascending."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSummary:
     """What planning needs to know of a model; frozen, small, without weights."""
 
@@ -192,8 +179,6 @@ class ModelSummary:
     """Why the model has only one segment, for people; None if it was divided."""
     forks: tuple[Fork, ...] = ()
     """In order; no two of them overlap."""
-    shared_weights: tuple[SharedWeight, ...] = ()
-    """At most one for each set of segments."""
 
     def __post_init__(self) -> None:
         if len(self.cuts) != len(self.segments) - 1:

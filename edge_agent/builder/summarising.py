@@ -25,11 +25,13 @@ class SummarisedModel:
 
     summary: ModelSummary
     input_bytes: int
-    output_bytes: int
+    output_bytes: int | None
+    """None: not known before it is computed."""
     pinned: tuple[str | None, ...]
     """Where the user wants each of the segments."""
-    note: str | None
-    """What is to be said of the shapes that sizes are counted for."""
+    notes: tuple[str, ...]
+    """What is to be said of the shapes that sizes are counted for, and of sizes that are not
+    known."""
 
 
 def summarise_file(
@@ -47,7 +49,7 @@ def summarise_file(
     Raises:
         ModelRefused: as `read_in_place`, or the model cannot be divided where pins differ.
         InputMismatch: as `sized`.
-        UsageError: a pin matches no node, or the size of an input or output is not known.
+        UsageError: a pin matches no node, or the size of an input is not known.
     """
     graph = read_in_place(path, limits)
     sizes = sized(graph, shapes)
@@ -63,29 +65,50 @@ def summarise_file(
         with_forks=model not in measured,
     )
     inputs = [name for name in graph.inputs if name in graph.users]
+    outputs = list(dict.fromkeys(graph.outputs))
+    _must_know(inputs, sizes)
     return SummarisedModel(
         summary=summary,
-        input_bytes=_bytes_of(inputs, "input", sizes),
-        output_bytes=_bytes_of(list(graph.outputs), "output", sizes),
+        input_bytes=sum(_size_bytes(name, sizes) or 0 for name in inputs),
+        output_bytes=_bytes_of(outputs, sizes),
         pinned=pinned_segments(summary, pinned, graph.label),
-        note=sizes.note,
+        notes=tuple(note for note in (sizes.note, _remark(outputs, sizes)) if note is not None),
     )
 
 
-def _bytes_of(names: Sequence[str], word: str, sizes: Sizes) -> int:
-    total = 0
-    for name in dict.fromkeys(names):
-        given = sizes.shapes.get(TensorName(name))
-        spec = sizes.specs.tensors.get(TensorName(name))
-        shape = given if given is not None else _static(spec)
-        if spec is None or shape is None:
+def _must_know(inputs: Sequence[str], sizes: Sizes) -> None:
+    """Where the sizes of inputs are not known, neither is what anything inside takes."""
+    for name in inputs:
+        if _size_bytes(name, sizes) is None:
             raise UsageError(
-                f'{word} "{name}": its size is not known ({sizes.specs.described(name)}), so what '
-                "sending it takes cannot be predicted; where inputs have open dimensions, --shape "
-                "INPUT=SIZES says them, but a size that depends on values is never known before"
+                f'input "{name}": its size is not known ({sizes.specs.described(name)}), so that '
+                "nothing can be predicted; give it with --shape INPUT=SIZES"
             )
-        total += size_bytes(spec.element_type, shape)
-    return total
+
+
+def _bytes_of(names: Sequence[str], sizes: Sizes) -> int | None:
+    known = [_size_bytes(name, sizes) for name in names]
+    return None if None in known else sum(size for size in known if size is not None)
+
+
+def _size_bytes(name: str, sizes: Sizes) -> int | None:
+    given = sizes.shapes.get(TensorName(name))
+    spec = sizes.specs.tensors.get(TensorName(name))
+    shape = given if given is not None else _static(spec)
+    return None if spec is None or shape is None else size_bytes(spec.element_type, shape)
+
+
+def _remark(outputs: Sequence[str], sizes: Sizes) -> str | None:
+    """What is said where the size of an output is not known."""
+    found = [name for name in outputs if _size_bytes(name, sizes) is None]
+    if not found:
+        return None
+    first = f'output "{found[0]}" ({sizes.specs.described(found[0])})'
+    more = f", and of {len(found) - 1} more," if len(found) > 1 else ""
+    return (
+        f"the size of {first}{more} is not known before it is computed, so the last segment runs "
+        "on the owner, where it need not be sent"
+    )
 
 
 def _static(spec: TensorSpec | None) -> Shape | None:

@@ -89,7 +89,7 @@ def pose(options: argparse.Namespace, targets: Sequence[Target]) -> Posed:
 
 
 def _remarks(model: SummarisedModel, problem: Problem) -> list[str]:
-    remarks = [] if model.note is None else [model.note]
+    remarks = list(model.notes)
     if model.summary.undivided_because is not None:
         remarks.append(f"the model is not divided: {model.summary.undivided_because}")
     if len(problem.devices) > 1 and not problem.links:

@@ -15,7 +15,6 @@ from edge_agent.model.forks import ForkedNodes, describe_fork, find_forks
 from edge_agent.model.fusion import held_together
 from edge_agent.model.graph import ModelGraph, random_operator
 from edge_agent.model.resident import (
-    shared_weights,
     unread_bytes,
     value_sizes,
     weights_of,
@@ -93,7 +92,6 @@ def summarise(
         weight_bytes=graph.weight_bytes,
         undivided_because=reason,
         forks=tuple(describe_fork(graph, f, bounds, costs, specs.tensors, sizes) for f in forked),
-        shared_weights=shared_weights(graph, weights),
     )
 
 

@@ -8,8 +8,6 @@ from edge_agent.model.cost import weights_read
 from edge_agent.model.cuts import bounded
 from edge_agent.model.graph import ModelGraph
 from edge_agent.model.values import spec_bytes
-from edge_agent.model.weights import OUTSIDE_BYTES
-from edge_agent.subgraphs import SharedWeight
 from edge_agent.tensors import TensorName, TensorSpec
 
 
@@ -61,24 +59,3 @@ def weights_of(
 def unread_bytes(graph: ModelGraph, weights: Mapping[str, int]) -> int:
     """What is not read of constants of which `weights_of` says what is."""
     return sum(graph.root_bytes(root) - read_bytes for root, read_bytes in weights.items())
-
-
-def shared_weights(
-    graph: ModelGraph, weights: Sequence[Mapping[str, int]]
-) -> tuple[SharedWeight, ...]:
-    """What several segments read whole, given the `weights_of` each of them."""
-    readers: dict[str, list[int]] = {}
-    for index, found in enumerate(weights):
-        for root, read_bytes in found.items():
-            # A lookup reads rows: another segment that reads all of them counts little twice.
-            if read_bytes >= OUTSIDE_BYTES and read_bytes == graph.root_bytes(root):
-                readers.setdefault(root, []).append(index)
-    summed: dict[tuple[int, ...], int] = {}
-    for root, segments in readers.items():
-        if len(segments) > 1:
-            key = tuple(segments)
-            summed[key] = summed.get(key, 0) + graph.root_bytes(root)
-    return tuple(
-        SharedWeight(size_bytes=size, segments=segments)
-        for segments, size in sorted(summed.items())
-    )

@@ -317,15 +317,18 @@ def _walk(problem: Problem, route: Route) -> Iterator[Leg]:
     if at != count:
         raise ValueError(f"{route}: got {at} segments, want {count}")
     if here != problem.owner:
-        yield _sending(problem, here, problem.owner, problem.output_bytes, count, now_s)
+        yield _sending(problem, here, problem.owner, _known_bytes(problem, count), count, now_s)
 
 
 def _known_bytes(problem: Problem, boundary: int) -> int:
     size = crossing_bytes(problem, boundary)
     if size is None:
+        count = len(problem.summary.segments)
+        what = {0: "what a request brings", count: "the answer"}.get(
+            boundary, f"what crosses before segment {boundary}"
+        )
         raise ValueError(
-            f"what crosses before segment {boundary} cannot be sent: its size is not known, or it "
-            "cannot leave the device"
+            f"{what} cannot be sent: its size is not known, or it cannot leave the device"
         )
     return size
 

@@ -244,9 +244,10 @@ def tabulate(problem: Problem, target: Target, homes: Collection[DeviceId] = ())
     instances = np.array([float(t.configuration.instances) for _, t in rows])
     watts = np.array([busy_w(d, t.configuration) for d, t in rows])
 
-    def ends(source: DeviceId | None, target_device: DeviceId | None, size: int) -> Sends:
+    def ends(source: DeviceId | None, target_device: DeviceId | None, size: int | None) -> Sends:
         pairs = [(source or device.id, target_device or device.id) for device in devices]
-        return _sends(problem, links, np.full(len(pairs), float(size)), pairs)
+        known = np.nan if size is None else float(size)
+        return _sends(problem, links, np.full(len(pairs), known), pairs)
 
     inner_sizes = np.array(
         [

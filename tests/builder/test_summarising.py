@@ -27,7 +27,7 @@ def test_a_model_has_the_bytes_of_its_inputs_and_outputs_and_the_id_of_its_file(
     assert (found.input_bytes, found.output_bytes) == (image_bytes, image_bytes)
     assert found.summary.model == hashlib.sha256(path.read_bytes()).hexdigest()
     assert [cut.position for cut in found.summary.cuts] == [2, 4, 6]
-    assert (found.pinned, found.note) == ((None,) * 4, None)
+    assert (found.pinned, found.notes) == ((None,) * 4, ())
 
 
 def test_given_shapes_are_what_bytes_are_counted_for(tmp_path: Path) -> None:
@@ -41,6 +41,30 @@ def test_an_input_that_nothing_reads_is_not_sent(tmp_path: Path) -> None:
     )
     onnx.save(made, tmp_path / "m.onnx")
     assert summarise_file(tmp_path / "m.onnx", Limits(), {}, []).input_bytes == 12
+
+
+def test_sizes_that_depend_on_values_are_not_known_and_that_is_told(tmp_path: Path) -> None:
+    nodes = [node("NonZero", ["x"], ["n"]), node("Cast", ["n"], ["y"], to=1)]
+    onnx.save(model(nodes, [value("x", [3])], [value("y", None)]), tmp_path / "m.onnx")
+    found = summarise_file(tmp_path / "m.onnx", Limits(), {}, [])
+    assert (found.input_bytes, found.output_bytes) == (12, None)
+    (note,) = found.notes
+    assert note.startswith('the size of output "y" (')
+    assert "is not known before it is computed, so the last segment runs on the owner" in note
+
+
+def test_inputs_whose_sizes_nobody_knows_are_refused_with_the_cure(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    made = model(
+        [node("Reshape", ["x", "to"], ["y"])],
+        [value("x", ["n"])],
+        [value("y", [7, 11, 13])],
+        [numpy_helper.from_array(np.array([7, 11, 13], np.int64), "to")],
+    )
+    onnx.save(made, path)
+    with pytest.raises(UsageError, match=r'input "x": its size is not known .* --shape'):
+        summarise_file(path, Limits(), {}, [])
+    assert summarise_file(path, Limits(), {"x": (1001,)}, []).input_bytes == 4004
 
 
 def test_segments_are_pinned_where_their_nodes_are(tmp_path: Path) -> None:

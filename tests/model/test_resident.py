@@ -12,7 +12,7 @@ from edge_agent.model.divide import summarise
 from edge_agent.model.graph import ModelGraph
 from edge_agent.model.resident import value_sizes
 from edge_agent.model.specs import infer_specs
-from edge_agent.subgraphs import ModelId, ModelSummary, Segment, SharedWeight
+from edge_agent.subgraphs import ModelId, ModelSummary, Segment
 from tests.model.made_models import graph_of, held, model, node, value
 
 ID = ModelId("00")
@@ -96,50 +96,19 @@ def _tied(first: str) -> Any:
     )
 
 
-def test_weights_that_several_segments_read_are_told(tmp_path: Path) -> None:
+def test_a_weight_that_several_segments_read_is_counted_in_each_and_once_in_the_model(
+    tmp_path: Path,
+) -> None:
     summary = summary_of(_tied("MatMul"), tmp_path, apart=(1, 4, 6), max_segments=4)
     assert [s.weight_bytes for s in summary.segments] == [16384, 16640, 256, 16384]
-    # The bias is too small to matter.
-    assert summary.shared_weights == (SharedWeight(size_bytes=16384, segments=(0, 3)),)
     assert summary.weight_bytes == 2 * 16384 + 256
-
-
-def test_a_lookup_reads_a_few_rows_only_and_so_shares_nothing(tmp_path: Path) -> None:
-    summary = summary_of(_tied("Gather"), tmp_path, apart=(1, 4, 6), max_segments=4)
-    assert [s.weight_bytes for s in summary.segments] == [512, 16640, 256, 16384]
-    assert summary.shared_weights == ()
 
 
 def test_a_table_is_in_memory_whole_though_a_lookup_reads_a_few_of_its_rows(tmp_path: Path) -> None:
     summary = summary_of(_tied("Gather"), tmp_path, apart=(1, 4, 6), max_segments=4)
+    assert [s.weight_bytes for s in summary.segments] == [512, 16640, 256, 16384]
     assert [s.unread_bytes for s in summary.segments] == [16384 - 512, 0, 0, 0]
     assert [s.constant_bytes for s in summary.segments] == [16384, 16640, 256, 16384]
-
-
-def test_weights_of_the_same_segments_are_told_together(tmp_path: Path) -> None:
-    made = model(
-        [
-            node("MatMul", ["x", "w"], ["a"]),
-            node("MatMul", ["a", "v"], ["b"]),
-            node("Sin", ["b"], ["c"]),
-            node("MatMul", ["c", "w"], ["d"]),
-            node("MatMul", ["d", "v"], ["e"]),
-            node("Sin", ["e"], ["f"]),
-            node("MatMul", ["f", "v"], ["y"]),
-        ],
-        [value("x", [2, 64])],
-        [value("y", None)],
-        [held("w", np.ones((64, 64))), held("v", np.ones((64, 64)))],
-    )
-    summary = summary_of(made, tmp_path, apart=(1, 3, 6), max_segments=4)
-    assert [(s.start, s.stop) for s in summary.segments] == [(0, 1), (1, 3), (3, 6), (6, 7)]
-    assert summary.shared_weights == (
-        SharedWeight(size_bytes=16384, segments=(0, 2)),
-        SharedWeight(size_bytes=16384, segments=(1, 2, 3)),
-    )
-    summary = summary_of(made, tmp_path, apart=(3,), max_segments=2)
-    assert [(s.start, s.stop) for s in summary.segments] == [(0, 3), (3, 7)]
-    assert summary.shared_weights == (SharedWeight(size_bytes=32768, segments=(0, 1)),)
 
 
 @st.composite

@@ -76,6 +76,13 @@ def test_the_legs_of_a_route_follow_each_other() -> None:
     assert latency_s((run, sent, away, back)) == pytest.approx(20 * MS)
 
 
+def test_what_has_no_known_size_cannot_be_sent() -> None:
+    with pytest.raises(ValueError, match="the answer cannot be sent: its size is not known"):
+        legs(replace(quick_neighbour(), output_bytes=None), A_THEN_B[0])
+    with pytest.raises(ValueError, match="what a request brings cannot be sent"):
+        legs(replace(quick_neighbour(), input_bytes=None), ALL_ON_B[0])
+
+
 def test_the_latency_of_a_mixture_is_that_of_its_slowest_route() -> None:
     mixed = (replace(ALL_ON_B[0], share=0.75), replace(ALL_ON_A[0], share=0.25))
     found = evaluate(quick_neighbour(), mixed)

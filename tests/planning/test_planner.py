@@ -322,6 +322,22 @@ def test_the_owner_too_takes_no_answer_that_is_too_large() -> None:
     assert routes_of(made) == B_THEN_A
 
 
+@pytest.mark.parametrize("target", Target)
+def test_an_answer_of_unknown_size_is_made_by_the_owner(target: Target) -> None:
+    made = replace(quick_neighbour(), output_bytes=None)
+    found = best(made, target)
+    assert all(route.steps[-1].device == A for route in found.routes)
+    assert routes_of(made) == B_THEN_A
+
+
+@pytest.mark.parametrize("target", Target)
+def test_a_request_of_unknown_size_is_begun_by_the_owner(target: Target) -> None:
+    made = replace(quick_neighbour(), input_bytes=None)
+    found = best(made, target)
+    assert all(route.steps[0].device == A for route in found.routes)
+    assert routes_of(made) == A_THEN_B
+
+
 def test_processor_time_of_a_byte_counts_for_latency_and_for_throughput() -> None:
     made = one_segment(20 * MS, MS)
     assert latency_ms(made) == pytest.approx(11.0)

@@ -17,7 +17,6 @@ from edge_agent.subgraphs import (
     ModelSummary,
     Segment,
     SegmentRange,
-    SharedWeight,
 )
 from models.inputs import standard_inputs
 
@@ -39,7 +38,6 @@ def chained(
     segments: list[Segment] = []
     cuts: list[CutPoint] = []
     forks: list[Fork] = []
-    shared: list[SharedWeight] = []
     first, last = None, None
     for model in _in_any_order(models, rng):
         if len(segments) >= count:
@@ -54,9 +52,6 @@ def chained(
         )
         cuts += (replace(cut, position=cut.position + node) for cut in summary.cuts)
         forks += (_moved(fork, at, node) for fork in summary.forks)
-        shared += (
-            replace(w, segments=tuple(i + at for i in w.segments)) for w in summary.shared_weights
-        )
         first, last = first or model, model
     assert first is not None, "there is a model"
     assert last is not None, "there is a model"
@@ -75,12 +70,11 @@ def chained(
             cuts=tuple(cuts[: count - 1]),
             weight_bytes=sum(segment.weight_bytes for segment in kept),
             forks=tuple(f for f in forks if f.segments.stop <= count) if with_forks else (),
-            shared_weights=tuple(w for w in shared if w.segments[-1] < count),
         ),
         input_bytes=first.input_bytes,
         output_bytes=end,
         pinned=(None,) * count,
-        note=None,
+        notes=(),
     )
 
 

@@ -343,8 +343,8 @@ def _around(
             if rng.random() < 0.25
         ),
         pins=_pins(rng, summary, devices),
-        input_bytes=numbers.size(rng),
-        output_bytes=numbers.size(rng),
+        input_bytes=None if rng.random() < 0.04 else numbers.size(rng),
+        output_bytes=None if rng.random() < 0.04 else numbers.size(rng),
         chunk_bytes=rng.choice((1 << 20, 1 << 20, 1000, 1)),
         most_routes=rng.choice((None, None, None, None, None, None, None, 1, 2)),
         with_branches=rng.random() < 0.9,
