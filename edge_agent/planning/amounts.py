@@ -170,71 +170,111 @@ def demands_of_sends(
 
 def demanded(tables: Tables, pieces: Sequence[tuple[int, int]]) -> Floats:
     """(columns,): what a route of (first segment, choice) demands, if it is one."""
-    row = np.zeros(column_count(tables))
-    loads = row[FIRST_LOAD : FIRST_LOAD + len(tables.resources)]
-    memory = row[FIRST_LOAD + len(tables.resources) :]
-    starts, choices = np.array(pieces).T
-    every = np.arange(tables.places)
-    chosen = np.repeat(choices, np.diff(starts, append=tables.places))
-    run_s = np.add.reduceat(tables.seconds[every, chosen], starts) + tables.overhead[choices]
-    _add_borders(tables, run_s, starts, choices)
-    row[SECONDS] = run_s.sum()
-    row[JOULES] = run_s @ tables.joules_per_s[choices]
-    np.add.at(loads, tables.resource_of[choices], run_s * tables.per_round[choices])
-    held = np.add.reduceat(tables.weights[every, chosen], starts)
-    held += np.maximum.reduceat(tables.arenas[every, chosen], starts)
-    np.add.at(memory, tables.pool_of[choices], held)
-    _add_sends(tables, row, starts, tables.device_of[choices])
-    forks = tables.forks
-    if len(forks.places):
-        row += forks.demands[chosen[forks.places] == forks.choices].sum(axis=0)
+    row: Floats = demanded_by(tables, [pieces])[0]
     return row
 
 
-def _add_borders(tables: Tables, run_s: Floats, starts: Ints, choices: Ints) -> None:
+def demanded_by(tables: Tables, routes: Sequence[Sequence[tuple[int, int]]]) -> Floats:
+    """(k, columns): what each of k routes demands, one or more."""
+    n = tables.places
+    starts, choices = np.array([piece for pieces in routes for piece in pieces]).T
+    route_of = np.repeat(np.arange(len(routes)), [len(pieces) for pieces in routes])
+    rows = _Rows(tables, len(routes))
+    # All routes behind each other, as one with all segments as often.
+    firsts = starts + route_of * n
+    chosen = np.repeat(choices, np.diff(firsts, append=n * len(routes)))
+    every = np.arange(n * len(routes)) % n
+    run_s = np.add.reduceat(tables.seconds[every, chosen], firsts) + tables.overhead[choices]
+    inner = np.flatnonzero(starts)
+    _add_borders(tables, run_s, starts, choices, inner)
+    rows.add(route_of, SECONDS, run_s)
+    rows.add(route_of, JOULES, run_s * tables.joules_per_s[choices])
+    resources = FIRST_LOAD + tables.resource_of[choices]
+    rows.add(route_of, resources, run_s * tables.per_round[choices])
+    held = np.add.reduceat(tables.weights[every, chosen], firsts)
+    held += np.maximum.reduceat(tables.arenas[every, chosen], firsts)
+    pools = FIRST_LOAD + len(tables.resources) + tables.pool_of[choices]
+    rows.add(route_of, pools, held)
+    _add_sends(tables, rows, route_of, starts, tables.device_of[choices], inner)
+    forks = tables.forks
+    if len(forks.places):
+        is_run = chosen.reshape(len(routes), n)[:, forks.places] == forks.choices
+        demanded: Floats = rows.values + is_run @ forks.demands
+        return demanded
+    return rows.values
+
+
+class _Rows:
+    """(k, columns), to which much is added at once."""
+
+    def __init__(self, tables: Tables, count: int) -> None:
+        self.values: Floats = np.zeros((count, column_count(tables)))
+        self._flat = self.values.reshape(-1)
+
+    def add(self, rows: Ints, columns: Ints | int, values: Floats) -> None:
+        np.add.at(self._flat, rows * self.values.shape[1] + columns, values)
+
+
+def _add_borders(tables: Tables, run_s: Floats, starts: Ints, choices: Ints, inner: Ints) -> None:
+    """`inner`: where subgraphs that are not the first of their route are."""
     group_of = tables.groups
-    at, before, after = starts[1:], choices[:-1], choices[1:]
-    is_inner = (group_of[before] >= 0) & (group_of[before] == group_of[after])
-    for sides, own in ((run_s[:-1], before), (run_s[1:], after)):
-        sides += np.where(is_inner, tables.inner[at, own], tables.border[at, own])
+    at, before, after = starts[inner], choices[inner - 1], choices[inner]
+    is_kept = (group_of[before] >= 0) & (group_of[before] == group_of[after])
+    for sides, own in ((inner - 1, before), (inner, after)):
+        run_s[sides] += np.where(is_kept, tables.inner[at, own], tables.border[at, own])
 
 
-def _add_sends(tables: Tables, row: Floats, starts: Ints, devices: Ints) -> None:
-    hosts, owner = tables.host_of, np.array([tables.owner_host])
-    moves = np.flatnonzero(devices[:-1] != devices[1:])
-    source, target = devices[moves], devices[moves + 1]
-    first, last = devices[[0]], devices[[-1]]
-    loads = row[FIRST_LOAD : FIRST_LOAD + len(tables.resources)]
-    for sends, at, link, here, there in (
-        (tables.first_sends, (first,), tables.in_link_of[first], owner, hosts[first]),
+def _add_sends(
+    tables: Tables, rows: _Rows, route_of: Ints, starts: Ints, devices: Ints, inner: Ints
+) -> None:
+    hosts = tables.host_of
+    begins = np.flatnonzero(starts == 0)
+    ends = np.append(begins[1:], len(starts)) - 1
+    moves = inner[devices[inner - 1] != devices[inner]]
+    source, target = devices[moves - 1], devices[moves]
+    first, last = devices[begins], devices[ends]
+    owner = np.full(len(begins), tables.owner_host)
+    for sends, who, at, link, here, there in (
+        (tables.first_sends, begins, (first,), tables.in_link_of[first], owner, hosts[first]),
         (
             tables.sends,
-            (starts[moves + 1], source, target),
+            moves,
+            (starts[moves], source, target),
             tables.link_of[source, target],
             hosts[source],
             hosts[target],
         ),
-        (tables.last_sends, (last,), tables.out_link_of[last], hosts[last], owner),
+        (tables.last_sends, ends, (last,), tables.out_link_of[last], hosts[last], owner),
     ):
-        row[SECONDS] += sends.seconds[at].sum()
-        row[JOULES] += sends.joules[at].sum()
-        row[SIZE_BYTES] += sends.size_bytes[at].sum()
-        np.add.at(loads, link, sends.link_seconds[at])
-        np.add.at(loads, here, sends.source_seconds[at])
-        np.add.at(loads, there, sends.target_seconds[at])
+        of = route_of[who]
+        rows.add(of, SECONDS, sends.seconds[at])
+        rows.add(of, JOULES, sends.joules[at])
+        rows.add(of, SIZE_BYTES, sends.size_bytes[at])
+        rows.add(of, FIRST_LOAD + link, sends.link_seconds[at])
+        rows.add(of, FIRST_LOAD + here, sends.source_seconds[at])
+        rows.add(of, FIRST_LOAD + there, sends.target_seconds[at])
 
 
 def amounts(tables: Tables, pieces: Sequence[tuple[int, int]]) -> Amounts:
     """What a route of subgraphs demands."""
-    row = demanded(tables, pieces)
+    return amounts_by(tables, [pieces])[0]
+
+
+def amounts_by(tables: Tables, routes: Sequence[Sequence[tuple[int, int]]]) -> list[Amounts]:
+    """What each of some routes demands."""
+    if not routes:
+        return []
     behind = FIRST_LOAD + len(tables.resources)
-    return Amounts(
-        seconds=float(row[SECONDS]),
-        joules=float(row[JOULES]),
-        size_bytes=float(row[SIZE_BYTES]),
-        loads=row[FIRST_LOAD:behind],
-        memory=row[behind:],
-    )
+    return [
+        Amounts(
+            seconds=float(row[SECONDS]),
+            joules=float(row[JOULES]),
+            size_bytes=float(row[SIZE_BYTES]),
+            loads=row[FIRST_LOAD:behind],
+            memory=row[behind:],
+        )
+        for row in demanded_by(tables, routes)
+    ]
 
 
 def limits(tables: Tables, caps: Caps) -> Floats:

@@ -9,12 +9,17 @@ import numpy as np
 from edge_agent.planning.shortest import Pieces
 from edge_agent.planning.tables import Floats, Tables
 
+_MOST_STEPS = 1_000_000
+"""Routes of more steps than that, from one segment and choice to the next, are not counted."""
 _MANY = 1e12
 """No more than that are counted."""
 
 
 def every_route(tables: Tables, most: int) -> list[Pieces] | None:
-    """All routes, neighbours in equal choices joined; None if there are more than `most`."""
+    """All routes, neighbours in equal choices joined; None if there are more than `most`, or the
+    model is too long for counting them."""
+    if tables.places * len(tables.choices) ** 2 > _MOST_STEPS:
+        return None
     counts = _counts(tables)
     first = tables.first_sends.penalty[tables.device_of]
     if counts[0, np.isfinite(first)].sum() > most:

@@ -14,7 +14,7 @@ import numpy as np
 from edge_agent.planning.amounts import CLOSE, Caps
 from edge_agent.planning.caps import memory_together
 from edge_agent.planning.known import Flags, Known
-from edge_agent.planning.mixing import Mixed, every_column, mix
+from edge_agent.planning.mixing import Mixed, every_column, least_effort, mix
 from edge_agent.planning.mixture import Column, Shares, Wish
 from edge_agent.planning.tables import Floats, Tables
 from edge_agent.planning.together import Chosen, together
@@ -184,7 +184,9 @@ def _halved(
         return Mixed(shares=(), value=np.inf, bound=bound)
     best, high = first.shares, _greatest(tables, wish, first.shares)
     low, proven = 0.0, 0.0
-    for _ in range(_HALVINGS):
+    left = (1.0 - _FIRST_EFFORT) * effort
+    halvings = min(_HALVINGS, max(1, int(left / least_effort(tables))))
+    for _ in range(halvings):
         if high <= low * (1.0 + 1e-4):
             break
         middle = 0.5 * (low + high)
@@ -192,7 +194,7 @@ def _halved(
             under = replace(caps, seconds=min(caps.seconds, middle))
         else:
             under = replace(caps, memory=np.minimum(caps.memory, middle))
-        found = tried(under, (1.0 - _FIRST_EFFORT) / _HALVINGS)
+        found = tried(under, (1.0 - _FIRST_EFFORT) / halvings)
         if found.value <= limit_s:
             best, high = found.shares, _greatest(tables, wish, found.shares)
             continue

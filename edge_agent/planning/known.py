@@ -57,13 +57,16 @@ class Known:
 
     def meet(self, columns: Iterable[Column]) -> None:
         """Take note of routes."""
-        names = {pool: at for at, pool in enumerate(self.tables.pools)}
         for column in columns:
-            if column.pieces in self._index:
-                continue
-            self._index[column.pieces] = len(self.columns)
-            self.columns.append(column)
-            self._things = None
+            if column.pieces not in self._index:
+                self._index[column.pieces] = len(self.columns)
+                self.columns.append(column)
+                self._things = None
+
+    def _weigh(self) -> None:
+        """See what those need of which that is not known yet."""
+        names = {pool: at for at, pool in enumerate(self.tables.pools)}
+        for column in self.columns[len(self._needs) :]:
             needs = []
             for step in as_route(self.tables, self.fine(column).pieces).steps:
                 for what, (pool, size) in held_bytes(self.tables.problem, step):
@@ -90,6 +93,7 @@ class Known:
     def things(self) -> Things:
         """What they need in the memories."""
         if self._things is None:
+            self._weigh()
             uses = np.zeros((len(self._needs), len(self._sizes)), bool)
             for at, needs in enumerate(self._needs):
                 uses[at, needs] = True
@@ -97,6 +101,13 @@ class Known:
             by_pool[np.arange(len(self._sizes)), self._pools] = self._sizes
             self._things = Things(uses=uses, bytes=by_pool)
         return self._things
+
+    def things_within(self, budgets: Floats) -> Things:
+        """The same; nothing where no budget binds."""
+        if np.isfinite(budgets).any():
+            return self.things
+        nothing = np.zeros((len(self.columns), 0), bool)
+        return Things(uses=nothing, bytes=np.zeros((0, len(budgets))))
 
     @property
     def loads(self) -> Floats:

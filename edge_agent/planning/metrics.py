@@ -27,7 +27,7 @@ segments need at most.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from edge_agent.devices import DeviceId
@@ -126,7 +126,11 @@ def legs(problem: Problem, route: Route) -> tuple[Leg, ...]:
         ValueError: the route is none: there is no link where it needs one, a size is not known,
             or it does not run all segments once.
     """
-    return tuple(sorted(_walk(problem, route), key=lambda leg: leg.start_s))
+    return _in_order(_walk(problem, route, _Runs(problem)))
+
+
+def _in_order(found: Iterable[Leg]) -> tuple[Leg, ...]:
+    return tuple(sorted(found, key=lambda leg: leg.start_s))
 
 
 def latency_s(found: Sequence[Leg]) -> float:
@@ -143,7 +147,8 @@ def evaluate(problem: Problem, routes: Sequence[Route]) -> Metrics:
     total = sum(route.share for route in routes)
     if not routes or abs(total - 1.0) > 1e-6 or any(route.share < 0 for route in routes):
         raise ValueError(f"got shares {[r.share for r in routes]}, want a sum of 1, none below 0")
-    walked = [(route.share, legs(problem, route)) for route in routes]
+    runs = _Runs(problem)
+    walked = [(route.share, _in_order(_walk(problem, route, runs))) for route in routes]
     loads = resource_loads(problem, walked)
     busiest = max(loads.values(), default=0.0)
     # A route without a share is deployed, but no request takes it.
@@ -241,7 +246,8 @@ def memory_pool(device: PlannedDevice, configuration: Configuration) -> str:
 def memory_bytes(problem: Problem, routes: Sequence[Route]) -> Mapping[str, float]:
     """Bytes in every memory that a distribution uses, by `memory_pool`."""
     held: dict[Held, tuple[str, float]] = {}
-    for step in (step for route in routes for step in route.steps):
+    # Of many routes most steps are those of others.
+    for step in {step: None for route in routes for step in route.steps}:
         held.update(held_bytes(problem, step))
     used: dict[str, float] = defaultdict(float)
     for pool, size in held.values():
@@ -290,7 +296,7 @@ def _resident(
                 )
 
 
-def _walk(problem: Problem, route: Route) -> Iterator[Leg]:
+def _walk(problem: Problem, route: Route, runs: _Runs) -> Iterator[Leg]:
     here, at, now_s = problem.owner, 0, 0.0
     count = len(problem.summary.segments)
     for index, step in enumerate(route.steps):
@@ -310,7 +316,7 @@ def _walk(problem: Problem, route: Route) -> Iterator[Leg]:
         else:
             before = route.steps[index - 1] if index else None
             after = route.steps[index + 1] if index + 1 < len(route.steps) else None
-            run = _computing(problem, step, before, after, now_s)
+            run = runs.of(step, before, after, now_s)
             yield run
             now_s += run.took_s
         here, at = device, step.segments.stop
@@ -391,22 +397,30 @@ def times_of(problem: Problem, device: DeviceId, configuration: Configuration) -
     raise ValueError(f"device {device} has no latency profile of {configuration}")
 
 
-def _computing(
-    problem: Problem,
-    step: PlacedSubgraph,
-    before: Step | None,
-    after: Step | None,
-    start_s: float,
-) -> Computing:
-    times = times_of(problem, step.device, step.configuration)
-    plain_s = subgraph_s(
-        problem.summary,
-        times,
-        step.segments,
-        before=_beside(step, before),
-        after=_beside(step, after),
-    )
-    return _timed(problem, step, step.segments, times, plain_s, start_s)
+class _Runs:
+    """The runs of subgraphs: of the routes of a mixture most have most subgraphs in common."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._known: dict[tuple[object, ...], Computing] = {}
+
+    def of(
+        self, step: PlacedSubgraph, before: Step | None, after: Step | None, start_s: float
+    ) -> Computing:
+        """The run of `step` between two others, if there are some."""
+        key = (step, _beside(step, before), _beside(step, after))
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._computing(*key)
+        return replace(found, start_s=start_s)
+
+    def _computing(
+        self, step: PlacedSubgraph, before: Configuration | None, after: Configuration | None
+    ) -> Computing:
+        problem = self._problem
+        times = times_of(problem, step.device, step.configuration)
+        plain_s = subgraph_s(problem.summary, times, step.segments, before=before, after=after)
+        return _timed(problem, step, step.segments, times, plain_s, 0.0)
 
 
 def _beside(step: PlacedSubgraph, neighbour: Step | None) -> Configuration | None:

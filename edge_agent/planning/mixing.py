@@ -12,14 +12,24 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from edge_agent.planning.amounts import Caps, amounts
+from edge_agent.planning.amounts import Caps
 from edge_agent.planning.assembly import Assembly
 from edge_agent.planning.caps import memory_together
 from edge_agent.planning.coarse import coarsen, kept_boundaries, refined
 from edge_agent.planning.every import every_route
 from edge_agent.planning.known import Known
-from edge_agent.planning.mixture import Column, Relaxation, Shares, Wish, seeds, sweep_effort
-from edge_agent.planning.tables import Tables
+from edge_agent.planning.mixture import (
+    Column,
+    Relaxation,
+    Shares,
+    Wish,
+    alone,
+    columns_of,
+    fair_prices,
+    seeds,
+    sweep_effort,
+)
+from edge_agent.planning.tables import Floats, Tables
 from edge_agent.planning.together import together
 from edge_agent.plans import Target
 
@@ -27,6 +37,15 @@ _BLOCKS = 40
 """To how many blocks a long model is joined for a first search."""
 _COARSE_EFFORT = 0.6
 """Share of the effort of the first search."""
+_COARSE_ENOUGH = 0.01
+"""From this gap on a first search is over."""
+_FEWEST_SWEEPS = 10
+"""Of a first search, whatever the effort."""
+_TABLES_EFFORT = 0.3
+"""Of every segment in every choice, whatever is searched."""
+_PRICED_EFFORT = 500.0
+"""Of every segment, for the metrics of what is found; mixtures of long models have no more routes
+and subgraphs than those of shorter ones."""
 _RELAXED_EFFORT = 0.5
 """Share of the effort of the relaxation, where its routes do not keep to the caps."""
 _FIRST_EFFORT = 0.3
@@ -62,9 +81,8 @@ def mix(
         columns = every_column(tables, caps)
         if columns is not None:
             return among(tables, wish, caps, columns, effort, most_routes)
-    relaxation = relaxed(tables, wish, caps, effort * _RELAXED_EFFORT)
-    if not relaxation.is_settled and not _binds(caps):
-        relaxation.improve(effort - relaxation.spent)
+    is_free = not _binds(caps)
+    relaxation = relaxed(tables, wish, caps, effort * (1.0 if is_free else _RELAXED_EFFORT))
     value, shares = relaxation.value(), relaxation.shares()
     if np.isinf(value) and relaxation.is_settled:
         return Mixed(shares=(), value=np.inf, bound=np.inf)
@@ -102,6 +120,20 @@ def mix(
     return Mixed(shares=assembly.shares, value=assembly.value, bound=bound)
 
 
+def least_effort(tables: Tables) -> float:
+    """What `mix` takes however little effort it is given."""
+    if tables.places <= 2 * _BLOCKS:
+        return sweep_effort(tables, 2)
+    coarse = sweep_effort(tables, 2) * _BLOCKS / tables.places
+    return _FEWEST_SWEEPS * coarse + sweep_effort(tables, 1) + _effort_around(tables)
+
+
+def _effort_around(tables: Tables) -> float:
+    """What making the tables and pricing the result takes."""
+    around = _TABLES_EFFORT * tables.places * len(tables.choices)
+    return around + _PRICED_EFFORT * min(tables.places, _BLOCKS)
+
+
 def _joined(blocks: Sequence[int], columns: Sequence[Column]) -> list[Column]:
     """Those routes that change only between blocks, as routes of blocks."""
     index = {start: block for block, start in enumerate(blocks)}
@@ -117,8 +149,7 @@ def every_column(tables: Tables, caps: Caps) -> list[Column] | None:
     every = every_route(tables, _MOST_ROUTES)
     if every is None:
         return None
-    columns = [Column(pieces=pieces, amounts=amounts(tables, pieces)) for pieces in every]
-    return [column for column in columns if caps.allows(column.amounts)]
+    return [column for column in columns_of(tables, every) if caps.allows(column.amounts)]
 
 
 def among(
@@ -161,25 +192,41 @@ def is_allowed(tables: Tables, caps: Caps, shares: Shares) -> bool:
 
 
 def relaxed(tables: Tables, wish: Wish, caps: Caps, effort: float) -> Relaxation:
-    """The linear programme over all routes, as far as the effort goes."""
-    # What making the tables and pricing the result takes, and the first routes.
-    spent = 0.5 * tables.places * len(tables.choices) + sweep_effort(tables, 2)
-    found = seeds(tables)
+    """The linear programme over all routes, as far as the effort goes, but priced at least once."""
+    spent = _effort_around(tables)
+    found: list[Column] = []
+    prices: Floats | None = None
     if tables.places > 2 * _BLOCKS:
-        used = {start for column in found for start, _ in column.pieces}
-        blocks = kept_boundaries(tables, used, _BLOCKS)
-        coarse = coarsen(tables, blocks)
-        first = _started(coarse, wish, caps, seeds(coarse))
-        first.improve((effort - spent) * _COARSE_EFFORT)
-        found += [
-            Column(pieces=refined(blocks, column.pieces), amounts=column.amounts)
-            for column, _ in first.shares()
-        ]
+        found, first = _coarsely(tables, wish, caps, (effort - spent) * _COARSE_EFFORT)
         spent += first.spent
+        prices = first.best_prices if first.is_rate else None
+    if not found:
+        found = seeds(tables)
+        spent += sweep_effort(tables, 2)
     relaxation = _started(tables, wish, caps, found)
-    relaxation.improve(effort - spent)
+    relaxation.best_prices = prices
+    relaxation.improve(max(effort - spent, 1.0))
     relaxation.spent += spent
     return relaxation
+
+
+def _coarsely(
+    tables: Tables, wish: Wish, caps: Caps, effort: float
+) -> tuple[list[Column], Relaxation]:
+    """Routes of a long model to begin with, the best of blocks among them, and the search for
+    these."""
+    found = columns_of(tables, alone(tables))
+    blocks = kept_boundaries(tables, (), _BLOCKS)
+    coarse = coarsen(tables, blocks)
+    least = _FEWEST_SWEEPS * sweep_effort(coarse, 2)
+    first = _started(coarse, wish, caps, seeds(coarse))
+    first.best_prices = fair_prices(first)
+    first.improve(max(effort, least), _COARSE_ENOUGH)
+    found += [
+        Column(pieces=refined(blocks, column.pieces), amounts=column.amounts)
+        for column, _ in first.shares()
+    ]
+    return found, first
 
 
 def _started(tables: Tables, wish: Wish, caps: Caps, found: Sequence[Column]) -> Relaxation:

@@ -16,14 +16,19 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from edge_agent.planning.amounts import CLOSE, Amounts, Caps, amounts
+from edge_agent.planning.amounts import CLOSE, Amounts, Caps, amounts_by
 from edge_agent.planning.packing import Packing
-from edge_agent.planning.shortest import Pieces, Weights, cheapest
+from edge_agent.planning.shortest import Paths, Pieces, Weights, cheapest
 from edge_agent.planning.tables import Floats, Tables
 from edge_agent.plans import Target
 
-_SMOOTHED = (0.0, 0.4, 0.7, 0.9)
+_SMOOTHED = 0.7
 """How much of the prices of the best bound is in those that are tried."""
+_MOST_STARTS = 4
+"""From how many devices on routes are taken from a sweep of a short model: of a long one, finding
+them takes as long as another sweep."""
+_SHORT = 80
+"""So many segments are short."""
 _SINGLES = ("seconds", "joules", "size_bytes")
 _PENALTY = 1e6
 """For what is not served, in units of the cost of a good mixture."""
@@ -32,7 +37,8 @@ _PENALTY = 1e6
 def sweep_effort(tables: Tables, batch: int) -> float:
     """What a sweep and the routes that it finds take, in about microseconds of a desktop
     processor."""
-    return 1500.0 + tables.places * (10.0 + batch * len(tables.choices) / 20.0)
+    each = len(tables.choices) + len(tables.devices) ** 2
+    return 500.0 + 500.0 * batch + tables.places * (6.0 + batch * (0.5 + 0.06 * each))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -89,7 +95,8 @@ class Relaxation:
     """Whether no route is missing: the programme is solved to its optimum."""
     _seen: set[Pieces] = field(default_factory=set)
     _packing: Packing = field(init=False)
-    _best_prices: Floats | None = None
+    best_prices: Floats | None = None
+    """(rows,): those of the bound; before there is one, prices that may be good."""
     cost_scale: float = 1.0
     """Costs are counted in this, where the target is not the throughput."""
     idle: list[Column] = field(default_factory=list)
@@ -105,6 +112,11 @@ class Relaxation:
     def is_rate(self) -> bool:
         """Whether the rate itself is the target."""
         return self.wish.target is Target.THROUGHPUT
+
+    @property
+    def row_count(self) -> int:
+        """How many rows the programme has."""
+        return len(self._packing.limits)
 
     def _finite(self) -> list[tuple[str, float]]:
         """(what, cap) of the rows of means; memories by their number."""
@@ -162,8 +174,9 @@ class Relaxation:
     def _profit(self, found: Amounts) -> float:
         return -self.wish.cost(found) / self.cost_scale if self._is_served else 1.0
 
-    def improve(self, effort: float) -> None:
-        """Generate columns until nothing is missing or the effort is spent."""
+    def improve(self, effort: float, enough: float = 0.0) -> None:
+        """Generate columns until nothing is missing, what is reached is only the share `enough`
+        worse than the bound, or the effort is spent."""
         stop = self.spent + effort
         while not self.is_settled and self.spent < stop:
             if self.idle:
@@ -171,29 +184,44 @@ class Relaxation:
                 return
             self.solve()
             prices = self._packing.duals
-            if not prices.any():
+            if not prices.any() or (enough and self.value() <= self.bound * (1.0 + enough)):
                 return
-            tried = [prices]
-            if self._best_prices is not None:
-                tried = [(1 - a) * prices + a * self._best_prices for a in _SMOOTHED]
-            added = self._price(np.array(tried))
+            added = self._price(self._smoothed(prices))
+            if not added and self.best_prices is not None:
+                added = self._price(prices[None])
             self.is_settled = not added or self._is_closed()
             if self.is_settled and not self.is_rate and not self._is_served:
                 self.bound = np.inf
 
+    def _smoothed(self, prices: Floats) -> Floats:
+        """(b, rows): prices between those in force and those of the best bound."""
+        best = self.best_prices
+        if best is None:
+            return prices[None]
+        if not self.bound:
+            return np.array([prices, best])
+        if self.is_rate:
+            # Their sum is of no account to the bound.
+            best = best * (prices.sum() / best.sum())
+        return ((1.0 - _SMOOTHED) * prices + _SMOOTHED * best)[None]
+
     def solve(self) -> None:
         """Solve the programme over the routes that there are."""
-        self.spent += 50.0 * self._packing.solve()
+        self.spent += self._pivoted()
         if self.is_rate or self._is_served or self._packing.value < 1.0 - 1e-10:
             return
         self._is_served = True
-        self._best_prices = None
+        self.best_prices = None
         solution = self._packing.solution
         costs = np.array([self.wish.cost(column.amounts) for column in self.columns])
         self.cost_scale = float(solution @ costs) or 1.0
         self._packing.reprice(-costs / self.cost_scale)
         self._packing.use_up(len(self._packing.limits) - 1, _PENALTY)
-        self.spent += 50.0 * self._packing.solve()
+        self.spent += self._pivoted()
+
+    def _pivoted(self) -> float:
+        """Solve the programme; the effort that it took."""
+        return self._packing.solve() * (40.0 + 0.3 * len(self._packing.limits))
 
     def _is_closed(self) -> bool:
         value = self.value()
@@ -238,13 +266,13 @@ class Relaxation:
         weights = self._weights(prices)
         paths = cheapest(self.tables, weights)
         self.spent += sweep_effort(self.tables, len(prices))
-        found: list[Column] = []
+        routes: list[Pieces] = []
         for b in range(len(prices)):
             if not np.isfinite(paths.totals[b]):
                 continue
             self._take_bound(prices[b], float(paths.totals[b]))
-            pieces = paths.pieces(b)
-            found.append(Column(pieces=pieces, amounts=amounts(self.tables, pieces)))
+            routes += self._routes(paths, b)
+        found = columns_of(self.tables, routes)
         # Only those that gain at the prices in force keep the programme going.
         now = self._packing.duals
         gaining = [
@@ -253,6 +281,13 @@ class Relaxation:
             if self._profit(column.amounts) - now @ self._row_values(column.amounts) > CLOSE
         ]
         return self.add(gaining)
+
+    def _routes(self, paths: Paths, b: int) -> list[Pieces]:
+        """The cheapest route, and those that begin elsewhere and may be worth it as well."""
+        starts = paths.starts(b)
+        most = _MOST_STARTS if self.tables.places <= _SHORT else 1
+        cheap = np.argsort(starts, kind="stable")[:most]
+        return [paths.pieces(b, int(d)) for d in cheap if d == cheap[0] or starts[d] < 1.0]
 
     def _weights(self, prices: Floats) -> Weights:
         tables = self.tables
@@ -293,7 +328,7 @@ class Relaxation:
                 # A solution would be worth less than its routes cost at these prices.
                 bound = np.inf if total - known > room * (1.0 + 1e-6) else 0.0
         if bound > self.bound:
-            self.bound, self._best_prices = bound, prices
+            self.bound, self.best_prices = bound, prices
 
 
 def _unit(cap: float) -> float:
@@ -307,6 +342,32 @@ _MOST_SEEDS = 24
 def seeds(tables: Tables) -> list[Column]:
     """Routes to begin with: every choice alone, or of many the quickest of each resource; the
     quickest route, and the one with the least load."""
+    weights = Weights.none(tables, 2)
+    seconds, loads = weights.seconds, weights.loads
+    seconds[0], loads[1] = 1.0, 1.0
+    paths = cheapest(tables, weights)
+    found = [paths.pieces(b) for b in range(2) if np.isfinite(paths.totals[b])]
+    return columns_of(tables, list(dict.fromkeys((*alone(tables), *found))))
+
+
+def fair_prices(relaxation: Relaxation) -> Floats | None:
+    """(rows,): prices at which each resource is worth as much as it does of the model alone: good
+    ones to begin with for a rate, before it is known what the bottlenecks are."""
+    if not relaxation.is_rate:
+        return None
+    tables = relaxation.tables
+    is_able = np.isfinite(tables.refusal)
+    busy = (tables.seconds * is_able).sum(axis=0) * tables.per_round
+    worth = np.zeros(len(tables.choices))
+    is_used = (busy > 0.0) & ~tables.is_fork
+    worth[is_used] = is_able.mean(axis=0)[is_used] / busy[is_used]
+    prices = np.zeros(relaxation.row_count)
+    np.maximum.at(prices, tables.resource_of, worth)
+    return prices if prices.any() else None
+
+
+def alone(tables: Tables) -> list[Pieces]:
+    """Every choice that can run all segments, alone, or of many the quickest of each resource."""
     sent = (tables.first_sends.penalty + tables.last_sends.penalty)[tables.device_of]
     able = np.flatnonzero(np.isfinite(sent + tables.refusal.sum(axis=0)))
     if len(able) > _MOST_SEEDS:
@@ -314,10 +375,10 @@ def seeds(tables: Tables) -> list[Column]:
         order = able[np.argsort(busy[able], kind="stable")]
         _, first = np.unique(tables.resource_of[order], return_index=True)
         able = np.sort(order[first])
-    found: list[Pieces] = [((0, int(c)),) for c in able]
-    weights = Weights.none(tables, 2)
-    seconds, loads = weights.seconds, weights.loads
-    seconds[0], loads[1] = 1.0, 1.0
-    paths = cheapest(tables, weights)
-    found += [paths.pieces(b) for b in range(2) if np.isfinite(paths.totals[b])]
-    return [Column(pieces=p, amounts=amounts(tables, p)) for p in dict.fromkeys(found)]
+    return [((0, int(c)),) for c in able]
+
+
+def columns_of(tables: Tables, routes: Sequence[Pieces]) -> list[Column]:
+    """Routes with what they demand."""
+    found = amounts_by(tables, routes)
+    return [Column(pieces=p, amounts=a) for p, a in zip(routes, found, strict=True)]

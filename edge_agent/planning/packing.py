@@ -138,32 +138,53 @@ class Packing:
         # The slacks of the limits that are used, then the columns.
         profits = np.concatenate([self._penalties[self._rows], self._profits])
         sizes = np.concatenate([np.ones(count), self._scales])
-        absolute = np.abs(self._amounts)
-        is_used_up = self._is_used_up[self._rows]
+        is_used_up = np.flatnonzero(self._is_used_up[self._rows])
         own = np.abs(self._profits * self._scales)
         most = max(float(own.max(initial=0.0)), _TINY)
         for pivot in range(most_pivots):
-            prices = self._basic_profits @ self._inverse
-            gains = profits - np.concatenate([prices, prices @ self._amounts])
+            paid = self._basic_profits
+            prices = paid @ self._inverse
+            gains = profits.copy()
+            gains[:count] -= prices
+            gains[count:] -= prices @ self._amounts
             gains[self._order] = 0.0
-            gains[:count][is_used_up] = 0.0
-            # A column that can be used little may be all that gives a limit its price.
-            paid = np.abs(prices)
-            terms = np.abs(profits) + np.concatenate([paid, paid @ absolute])
-            is_noise = gains <= _NOISE * terms
-            gains = np.where(is_noise, 0.0, gains * sizes)
+            gains[is_used_up] = 0.0
+            gains *= sizes
             # Beside what is reached, not beside the dearest column: that may never be used.
-            reached = abs(self.value)
-            better = gains > _IMPROVES * (min(reached, most) if reached > 0.0 else most)
-            if not better.any():
-                return pivot
+            reached = abs(float(paid @ np.maximum(self._basic, 0.0)))
+            least = _IMPROVES * (min(reached, most) if reached > 0.0 else most)
             is_bland = stalled > _PATIENCE
-            entering = int(better.argmax() if is_bland else gains.argmax())
+            entering = self._entering(gains, least, profits, prices, is_bland)
+            if entering is None:
+                return pivot
             if self._pivot(entering, is_bland):
                 stalled = 0
             else:
                 stalled += 1
         return most_pivots
+
+    def _entering(
+        self, gains: Floats, least: float, profits: Floats, prices: Floats, is_bland: bool
+    ) -> int | None:
+        """The slack or column that gains most, or the first one that gains, if there is one; what
+        may be only what differences of floats leave, of `profits` and `prices`, is none."""
+        count = len(self._rows)
+        while len(gains):
+            found = int((gains > least).argmax() if is_bland else gains.argmax())
+            if not gains[found] > least:
+                return None
+            # A column that can be used little may be all that gives a limit its price.
+            size = 1.0
+            terms = abs(float(profits[found]))
+            if found < count:
+                terms += abs(float(prices[found]))
+            else:
+                size = float(self._scales[found - count])
+                terms += float(np.abs(prices) @ np.abs(self._amounts[:, found - count]))
+            if gains[found] > _NOISE * terms * size:
+                return found
+            gains[found] = 0.0
+        return None
 
     @property
     def _order(self) -> Ints:

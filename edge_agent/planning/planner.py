@@ -40,6 +40,8 @@ from edge_agent.problems import Problem
 
 EFFORT = 2_000_000.0
 """About two seconds of a desktop processor, for the searches that may take any time."""
+_SHORT, _NEAR = 80, 0.01
+"""Segments of a model that is not long; a gap that is left of a long one's mixture."""
 
 
 def plan(problem: Problem, target: Target, effort: float = EFFORT) -> Distribution | Infeasible:
@@ -223,11 +225,17 @@ class _Search:
         if isinstance(found, _Nothing) and found.is_certain:
             return found
         least = max(mixed.bound, least)
-        if mixed.value > least * (1.0 + CLOSE):
+        if mixed.value > least * (1.0 + self._near):
             alone = self._one_at_rate(aim)
             if isinstance(alone, _Found) and self._value(alone) < mixed.value:
                 found = alone
         return replace(found, bound=least) if isinstance(found, _Found) else found
+
+    @property
+    def _near(self) -> float:
+        """How near its bound a mixture is good enough: of a long model one route alone takes long
+        to find."""
+        return CLOSE if self.tables.places <= _SHORT else _NEAR
 
     def _one_at_rate(self, aim: Aim) -> _Outcome:
         """The cheapest route that reaches the rate alone."""

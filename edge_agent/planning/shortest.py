@@ -166,13 +166,19 @@ class Paths:
         numbers = enumerate(zip(tables.grouped.tolist(), tables.group_of.tolist(), strict=True))
         self._mates = {c: (own, groups[group]) for own, (c, group) in numbers}
 
-    def pieces(self, b: int = 0) -> Pieces:
-        """The cheapest route for weighting `b`. Ties: go on rather than begin another, then the
-        earlier choice."""
-        costs, n = self.costs, self.tables.places
+    def starts(self, b: int = 0) -> Floats:
+        """(d,): cost of the cheapest route that begins on each device."""
+        found: Floats = self.costs.first[b] + self.heads[0, b]
+        return found
+
+    def pieces(self, b: int = 0, device: int | None = None) -> Pieces:
+        """The cheapest route for weighting `b`, or of those that begin on `device`. Ties: go on
+        rather than begin another, then the earlier choice."""
+        n = self.tables.places
         found: list[tuple[int, int]] = []
         place = 0
-        device = int((costs.first[b] + self.heads[0, b]).argmin())
+        if device is None:
+            device = int(self.starts(b).argmin())
         while place < n:
             best = int(self._entered(b, place, device).argmin())
             c = int(self.tables.first_of[device]) + best
@@ -270,18 +276,26 @@ def sweep(tables: Tables, costs: Weighed) -> Paths:
     tails[n] = costs.last[:, device_of]
     grouped, is_grouped = tables.grouped, len(tables.grouped) > 0
     is_alone = len(first_of) == 1
+    # All in arrays that are there: a step is so short that making them takes as long again.
+    on, some, sent = np.empty_like(tails[n]), np.empty_like(tails[n]), np.empty_like(costs.send[0])
+    add, minimum, reduceat = np.add, np.minimum, np.minimum.reduceat
     for place in range(n - 1, -1, -1):
-        on = costs.segment[place] + tails[place + 1]
-        head = np.minimum.reduceat(costs.begin[place] + on, first_of, axis=1)
-        heads[place] = head
-        out = head if is_alone else (costs.send[place] + head[:, None, :]).min(axis=2)
-        exits[place] = out
-        rest = np.minimum(on, costs.leave[place] + out[:, device_of])
+        head, out, rest = heads[place], exits[place], tails[place]
+        add(costs.segment[place], tails[place + 1], out=on)
+        add(costs.begin[place], on, out=some)
+        reduceat(some, first_of, axis=1, out=head)
+        if is_alone:
+            out[:] = head
+        else:
+            add(costs.send[place], head[:, None, :], out=sent)
+            minimum.reduce(sent, axis=2, out=out)
+        np.take(out, device_of, axis=1, out=some, mode="clip")
+        add(costs.leave[place], some, out=some)
+        minimum(on, some, out=rest)
         if is_grouped:
-            entered = np.minimum.reduceat(
+            entered = reduceat(
                 costs.inner_begin[place] + on[:, grouped], tables.group_starts, axis=1
             )
             inside = entered[:, tables.group_of] + costs.inner_leave[place]
-            rest[:, grouped] = np.minimum(rest[:, grouped], inside)
-        tails[place] = rest
+            rest[:, grouped] = minimum(rest[:, grouped], inside)
     return Paths(tables=tables, costs=costs, tails=tails, heads=heads, exits=exits)

@@ -249,7 +249,8 @@ def together(
 ) -> Chosen:
     """The best shares of some of the known routes; for the arguments see `Together`."""
     is_rate = wish.target is not Target.ENERGY and wish.target is not Target.BYTES
-    loads, costs, things = known.loads[which], known.costs(wish)[which], known.things.taken(which)
+    loads, costs = known.loads[which], known.costs(wish)[which]
+    things = known.things_within(budgets).taken(which)
     others = costs
     if wish.target is Target.LATENCY:
         others = np.array([column.amounts.seconds for column in known.columns])[which]

@@ -16,6 +16,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 HOPELESS = 1e8
 LEAST_SHARE = 1e-9
+SURE_SHARE = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +106,11 @@ class Mixture:
     value: float
     shares: dict[int, float]
 
+    @classmethod
+    def of(cls, loads: Floats, shares: dict[int, float]) -> Mixture:
+        """With what the busiest resource has to do."""
+        return cls(value=float(sum(s * loads[i] for i, s in shares.items()).max()), shares=shares)
+
 
 def least_busy(
     loads: Floats, residency: Residency | None = None, most_routes: int | None = None
@@ -134,8 +140,11 @@ def least_busy(
     assert found is not None
     # Never more than so many times better than the best route as there are resources, so that the
     # scale is right.
-    value = float(sum(s * loads[i] for i, s in found.items()).max())
-    return Mixture(value=value, shares=found)
+    # The solver's tolerance may be a large part of a tiny share, and that all of a slow route.
+    greater = {i: s for i, s in found.items() if s > SURE_SHARE}
+    whole = sum(greater.values())
+    without = Mixture.of(loads, {i: s / whole for i, s in greater.items()})
+    return min(Mixture.of(loads, found), without, key=lambda mixture: mixture.value)
 
 
 def cheapest(
