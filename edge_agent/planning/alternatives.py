@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from edge_agent.devices import DeviceId
-from edge_agent.distributions import Distribution, Infeasible
+from edge_agent.distributions import Distribution
 from edge_agent.planning.missing import why_idle
-from edge_agent.planning.planner import plan, tables_of
+from edge_agent.planning.planner import attempt, tables_of
 from edge_agent.planning.short import bytes_text
 from edge_agent.planning.shortest import Paths, Weights, cheapest
 from edge_agent.planning.tables import Floats, Tables
@@ -106,8 +106,8 @@ def runner_up(problem: Problem, found: Distribution) -> Distribution | None:
     none."""
     best: Distribution | None = None
     for other in _without_each(problem, found):
-        made = plan(other, found.target, EFFORT)
-        if isinstance(made, Infeasible):
+        made = attempt(other, found.target, EFFORT)
+        if made is None:
             continue
         if best is None or made.metrics.cost(found.target) < best.metrics.cost(found.target):
             best = made
@@ -129,8 +129,8 @@ def alone(problem: Problem, target: Target) -> Distribution | None:
         others = tuple(d if d.id == device.id else replace(d, times=()) for d in problem.devices)
         if any(pin.device != device.id for pin in problem.pins):
             continue
-        made = plan(replace(problem, devices=others), target, EFFORT)
-        if isinstance(made, Infeasible):
+        made = attempt(replace(problem, devices=others), target, EFFORT)
+        if made is None:
             continue
         if best is None or made.metrics.cost(target) < best.metrics.cost(target):
             best = made

@@ -19,7 +19,7 @@ import numpy as np
 from edge_agent.distributions import Distribution, Infeasible, Route
 from edge_agent.planning.amounts import CLOSE, amounts
 from edge_agent.planning.metrics import evaluate
-from edge_agent.planning.planner import EFFORT, caps_of, plan, tables_of
+from edge_agent.planning.planner import EFFORT, attempt, caps_of, plan, tables_of
 from edge_agent.planning.shortest import Weights, as_route, cheapest
 from edge_agent.plans import Target
 from edge_agent.problems import Bound, Problem
@@ -141,8 +141,8 @@ class _Front:
                 return
             limited, limit, target = gap
             bounded = _bounded(self.problem, limited, limit)
-            found = plan(bounded, target, self.effort * _POINT_EFFORT)
-            if isinstance(found, Distribution):
+            found = attempt(bounded, target, self.effort * _POINT_EFFORT)
+            if found is not None:
                 self.points.append(found)
 
     def _widest_gap(self) -> tuple[Target, float, Target] | None:

@@ -50,17 +50,28 @@ def plan(problem: Problem, target: Target, effort: float = EFFORT) -> Distributi
     `effort` limits the searches that may take any time, in about microseconds of a desktop
     processor; the more, the smaller the gap. Equal inputs give equal answers.
     """
+    found = _searched(problem, target, effort)
+    if isinstance(found, Distribution):
+        return found
+    reason = why_infeasible(problem, target)
+    return Infeasible(target=target, reason=reason, is_certain=found.is_certain)
+
+
+def attempt(problem: Problem, target: Target, effort: float = EFFORT) -> Distribution | None:
+    """As `plan`, but nothing is said of why there is none, which takes time of its own."""
+    found = _searched(problem, target, effort)
+    return found if isinstance(found, Distribution) else None
+
+
+def _searched(problem: Problem, target: Target, effort: float) -> Distribution | _Nothing:
     tables = tables_of(problem, target)
     if tables is None:
-        return Infeasible(target=target, reason=why_infeasible(problem, target))
+        return _Nothing(is_certain=True)
     search = _Search(
         problem=problem, tables=tables, target=target, effort=effort, caps=caps_of(tables)
     )
     found = search.run()
-    if isinstance(found, _Found):
-        return search.distribution(found)
-    reason = why_infeasible(problem, target)
-    return Infeasible(target=target, reason=reason, is_certain=found.is_certain)
+    return search.distribution(found) if isinstance(found, _Found) else found
 
 
 def exchanged(
