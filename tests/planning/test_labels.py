@@ -20,6 +20,7 @@ from edge_agent.planning.amounts import (
     as_weights,
     column_count,
     demanded,
+    demanded_by,
     limits,
     memory_columns,
 )
@@ -100,6 +101,19 @@ def test_the_demands_of_every_route_are_those_of_the_metrics(problem: Problem) -
         np.testing.assert_allclose(
             demanded(tables, route.pieces), amounts_of(tables, route), rtol=1e-9, atol=1e-12
         )
+
+
+@settings(max_examples=15, deadline=None)
+@given(problem=problems(most_routes=300), data=st.data())
+def test_routes_together_demand_what_each_demands(problem: Problem, data: st.DataObject) -> None:
+    tables = tabulated(problem)
+    routes = [route.pieces for route in every_route(tables)]
+    if not routes:
+        return
+    some = data.draw(st.lists(st.sampled_from(routes), min_size=1, max_size=6))
+    together = demanded_by(tables, some)
+    for row, pieces in zip(together, some, strict=True):
+        np.testing.assert_allclose(row, demanded(tables, pieces), rtol=1e-12)
 
 
 def check_against_every_route(problem: Problem, data: st.DataObject) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +19,7 @@ from edge_agent.plans import Target
 from edge_agent.problems import Bound
 from tests.planning.made_mixtures import forkless, loads_of, pair, residency, tabled
 from tests.planning.oracle.mixtures import cheapest, least_busy
+from tests.planning.oracle.problems_made import plain_problem
 
 RATE = Wish(target=Target.THROUGHPUT)
 EFFORT = 1e6
@@ -147,3 +149,26 @@ def test_a_plan_for_any_target_reaches_the_rate_with_no_more_routes_than_are_all
         assert not isinstance(answer, Infeasible)
         assert answer.metrics.throughput_per_s >= 0.45 * (1 - 1e-9)
         assert len(answer.routes) <= 2
+
+
+def test_a_long_model_has_a_mixture_and_a_bound_however_little_effort_there_is() -> None:
+    made = plain_problem(random.Random(3), segments=400, devices=4, configurations=3)
+    best = plan(made, Target.THROUGHPUT, 3e6)
+    quick = plan(made, Target.THROUGHPUT, 1.0)
+    assert isinstance(best, Distribution)
+    assert isinstance(quick, Distribution)
+    assert best.gap < 0.01
+    fastest = best.metrics.throughput_per_s
+    assert fastest / 3 < quick.metrics.throughput_per_s <= fastest * (1 + 1e-9)
+    assert fastest * (1 - 1e-9) <= quick.bound < fastest * 3
+
+
+def test_a_long_model_at_a_rate_is_planned_with_little_effort() -> None:
+    made = plain_problem(random.Random(3), segments=400, devices=4, configurations=3)
+    fastest = plan(made, Target.THROUGHPUT, 3e5)
+    assert isinstance(fastest, Distribution)
+    rate = Bound(target=Target.THROUGHPUT, limit=fastest.metrics.throughput_per_s / 2)
+    for target in (Target.LATENCY, Target.ENERGY):
+        found = plan(replace(made, bounds=(rate,)), target, 1e5)
+        assert isinstance(found, Distribution)
+        assert found.metrics.throughput_per_s >= rate.limit * (1 - 1e-9)

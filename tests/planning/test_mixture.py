@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import numpy as np
@@ -10,11 +11,12 @@ import pytest
 from edge_agent.planning.amounts import Caps, amounts
 from edge_agent.planning.every import every_route
 from edge_agent.planning.mixing import relaxed
-from edge_agent.planning.mixture import Column, Relaxation, Wish
+from edge_agent.planning.mixture import Column, Relaxation, Wish, fair_prices
 from edge_agent.planning.tables import Tables
 from edge_agent.plans import Target
 from tests.planning.made_mixtures import forkless, loads_of, pair, tabled
 from tests.planning.oracle.mixtures import cheapest, least_busy
+from tests.planning.oracle.problems_made import plain_problem
 
 RATE = Wish(target=Target.THROUGHPUT)
 
@@ -122,3 +124,28 @@ def test_a_column_is_added_once() -> None:
     assert relaxation.gain(columns[0]) == 1.0
     relaxation.solve()
     assert relaxation.gain(columns[0]) == pytest.approx(0.0)
+
+
+def test_fair_prices_are_what_each_does_of_a_model() -> None:
+    tables, caps = tabled(pair((1.0, 1.0), (3.0, 1.0)))
+    relaxation = Relaxation(tables=tables, wish=RATE, caps=caps, scale_s=1.0)
+    prices = fair_prices(relaxation)
+    assert prices is not None
+    by_name = dict(zip(tables.resources, prices.tolist(), strict=False))
+    # Two and four seconds; links run nothing.
+    assert by_name["a"] == 2 * by_name["b"] == 0.5
+    assert sum(prices) == 0.75
+    at_rate = Wish(target=Target.ENERGY, least_per_s=1.0)
+    other = Relaxation(tables=tables, wish=at_rate, caps=caps, scale_s=1.0)
+    assert fair_prices(other) is None
+
+
+def test_a_gap_that_is_enough_ends_the_search() -> None:
+    tables, caps = tabled(plain_problem(random.Random(5), segments=30, devices=5))
+    whole, rough = relaxed(tables, RATE, caps, 1e6), relaxed(tables, RATE, caps, 1.0)
+    rough.improve(1e6, 0.2)
+    assert whole.is_settled
+    assert not rough.is_settled
+    assert rough.spent < whole.spent
+    assert whole.value() <= rough.value() <= 1.2 * rough.bound
+    assert rough.bound <= whole.value() * (1 + 1e-9)
