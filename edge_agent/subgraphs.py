@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NewType
@@ -152,12 +153,31 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SharedInput:
+    """What several branches of a fork all read."""
+
+    size_bytes: int
+    branches: tuple[int, ...]
+    """Two or more, ascending."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fork:
     """A run of segments that consists of branches which may run at once."""
 
     segments: SegmentRange
     branches: tuple[Branch, ...]
     """Two or more, in the order of their first nodes."""
+    shared: tuple[SharedInput, ...] = ()
+    """At most one for each set of branches."""
+
+    def input_bytes(self, branches: Collection[int]) -> int:
+        """What some of the branches read together: each value once, however many of them do."""
+        total = sum(self.branches[b].input_bytes for b in branches)
+        for one in self.shared:
+            readers = sum(b in branches for b in one.branches)
+            total -= one.size_bytes * max(readers - 1, 0)
+        return total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from edge_agent.model.cuts import Place, bounded
 from edge_agent.model.graph import ModelGraph
 from edge_agent.model.resident import unread_bytes, value_sizes, weights_of, working_bytes
 from edge_agent.model.values import spec_bytes
-from edge_agent.subgraphs import Branch, Fork, SegmentRange
+from edge_agent.subgraphs import Branch, Fork, SegmentRange, SharedInput
 from edge_agent.tensors import TensorName, TensorSpec, ValueSpecs
 
 _MIN_GAIN_SHARE = 0.01
@@ -359,4 +359,22 @@ def describe_fork(
     return Fork(
         segments=SegmentRange(start=first, stop=behind),
         branches=tuple(branch(nodes) for nodes in forked.branches),
+        shared=_shared(graph, forked, sizes),
+    )
+
+
+def _shared(
+    graph: ModelGraph, forked: ForkedNodes, sizes: Mapping[str, int]
+) -> tuple[SharedInput, ...]:
+    readers: dict[str, list[int]] = {}
+    for number, nodes in enumerate(forked.branches):
+        for name in _inputs(graph, nodes, forked.start):
+            readers.setdefault(name, []).append(number)
+    summed: dict[tuple[int, ...], int] = {}
+    for name, which in readers.items():
+        if len(which) > 1 and sizes[name]:
+            summed[tuple(which)] = summed.get(tuple(which), 0) + sizes[name]
+    return tuple(
+        SharedInput(size_bytes=bounded(size), branches=which)
+        for which, size in sorted(summed.items())
     )

@@ -177,7 +177,7 @@ def _may_go(tables: Tables, fork: Fork, home: DeviceId, machine: _Machine, own: 
     if machine.device == home:
         return True
     problem = tables.problem
-    brought = sum(fork.branches[b].input_bytes for b in own)
+    brought = fork.input_bytes(own)
     returned = sum(fork.branches[b].output_bytes for b in own)
     most_in = problem.device(machine.device).most_crossing_bytes
     most_out = problem.device(home).most_crossing_bytes
@@ -368,8 +368,8 @@ class _Schedules:
         if known is not None:
             return known
         tables, which = self.tables, list(choices)
-        own = [self.fork.branches[b] for b in branches]
-        crossing = sum(branch.input_bytes + branch.output_bytes for branch in own)
+        crossing = self.fork.input_bytes(branches)
+        crossing += sum(self.fork.branches[b].output_bytes for b in branches)
         took = self.seconds[list(branches)][:, which].sum(axis=0)
         took += tables.overhead[which] + tables.border_s_per_byte[which] * crossing
         best = int(took.argmin())
@@ -382,7 +382,7 @@ class _Schedules:
         assert trip is not None, "it is not at home"
         if not _may_go(self.tables, self.fork, self.home, self.machines[machine], branches):
             return float("inf")
-        there = sum(self.fork.branches[b].input_bytes for b in branches)
+        there = self.fork.input_bytes(branches)
         back = sum(self.fork.branches[b].output_bytes for b in branches)
         problem = self.tables.problem
         return trip.there.sent_s(problem, there) + trip.back.sent_s(problem, back)

@@ -453,15 +453,16 @@ def _timed(
 def arm_computing(problem: Problem, step: PlacedFork, arm: PlacedArm, start_s: float) -> Computing:
     """The run of an arm: its branches' shares of their segments, and the borders of both sides.
 
-    `plain_s = overhead + sum(segment * share) + border_s_per_byte * (bytes in + bytes out)`.
+    `plain_s = overhead + sum(segment * share) + border_s_per_byte * (bytes in + bytes out)`, where
+    what several of the branches read counts once.
     """
     fork = problem.summary.forks[step.fork]
     times = times_of(problem, arm.device, arm.configuration)
     own = times.segment_s[fork.segments.start : fork.segments.stop]
-    plain_s = times.overhead_s
+    plain_s = times.overhead_s + times.border_s_per_byte * fork.input_bytes(arm.branches)
     for branch in (fork.branches[b] for b in arm.branches):
         plain_s += sum(s * share for s, share in zip(own, branch.work, strict=True))
-        plain_s += times.border_s_per_byte * (branch.input_bytes + branch.output_bytes)
+        plain_s += times.border_s_per_byte * branch.output_bytes
     return _timed(problem, arm, step.segments, times, plain_s, start_s)
 
 
@@ -472,7 +473,7 @@ def fork_legs(problem: Problem, step: PlacedFork, start_s: float) -> tuple[Leg, 
     in which they are ready; each link and medium carries one at a time. An arm on the home's cores
     takes longer by the processor time of these transfers there, over the number of cores.
     """
-    branches = problem.summary.forks[step.fork].branches
+    fork = problem.summary.forks[step.fork]
     home_cores = problem.device(step.home).cores
     free_s: dict[str, float] = defaultdict(lambda: start_s)
     found: list[Leg] = []
@@ -481,7 +482,7 @@ def fork_legs(problem: Problem, step: PlacedFork, start_s: float) -> tuple[Leg, 
     for index, arm in enumerate(step.arms):
         if arm.device == step.home:
             continue
-        size = sum(branches[b].input_bytes for b in arm.branches)
+        size = fork.input_bytes(arm.branches)
         link = find_link(problem, step.home, arm.device)
         begin_s = start_s if link is None else free_s[link.resource]
         sent = _sending(problem, step.home, arm.device, size, step.segments.start, begin_s)
@@ -491,7 +492,7 @@ def fork_legs(problem: Problem, step: PlacedFork, start_s: float) -> tuple[Leg, 
         ready.append((run.start_s + run.took_s, index, arm))
         home_s += sent.send_s / home_cores
     for ready_s, _, arm in sorted(ready, key=lambda item: item[:2]):
-        size = sum(branches[b].output_bytes for b in arm.branches)
+        size = sum(fork.branches[b].output_bytes for b in arm.branches)
         link = find_link(problem, arm.device, step.home)
         begin_s = ready_s if link is None else max(ready_s, free_s[link.resource])
         back = _sending(problem, arm.device, step.home, size, step.segments.stop, begin_s)

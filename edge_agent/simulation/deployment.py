@@ -216,10 +216,11 @@ class _Building:
         return Run(station, work_s)
 
     def _arm(self, step: PlacedFork, arm: PlacedArm) -> Arm:
-        branches = self.problem.summary.forks[step.fork].branches
+        fork = self.problem.summary.forks[step.fork]
+        branches = fork.branches
         own = [branches[b] for b in arm.branches]
         times = self._times(arm.device, arm.configuration)
-        taken_in = sum(branch.input_bytes for branch in own)
+        taken_in = fork.input_bytes(arm.branches)
         given_out = sum(branch.output_bytes for branch in own)
         work_s = times.overhead_s + times.border_s_per_byte * (taken_in + given_out)
         for branch in own:

@@ -21,7 +21,7 @@ from edge_agent.model.extract import extract, extract_branch
 from edge_agent.model.fusion import held_together
 from edge_agent.model.graph import ModelGraph
 from edge_agent.model.specs import infer_specs
-from edge_agent.subgraphs import Fork, ModelId, ModelSummary, SegmentRange
+from edge_agent.subgraphs import Fork, ModelId, ModelSummary, SegmentRange, SharedInput
 from edge_agent.tensors import Arrays, TensorName, ValueSpecs
 from tests.model.made_models import body, graph_of, held, model, node, run, value
 
@@ -94,6 +94,8 @@ def test_a_module_of_branches_is_a_fork_up_to_where_they_join(tmp_path: Path) ->
     assert [branch.nodes for branch in fork.branches] == [(0,), (1, 2), (3, 4)]
     size = 4 * 4 * 64
     assert [branch.input_bytes for branch in fork.branches] == [size] * 3
+    assert fork.shared == (SharedInput(size_bytes=size, branches=(0, 1, 2)),)
+    assert [fork.input_bytes(some) for some in ((), (1,), (0, 2), (0, 1, 2))] == [0, *[size] * 3]
     assert [branch.output_bytes for branch in fork.branches] == [size] * 3
     assert [branch.weight_bytes for branch in fork.branches] == [4 * 4 * 9 * 4] * 3
     assert [branch.working_bytes for branch in fork.branches] == [2 * size] * 3
@@ -470,6 +472,11 @@ def _check_fork(
     for part in _parts(graph, start, stop):
         assert sum(part.issubset(branch.nodes) for branch in fork.branches) == 1
     before = {n for n, made in graph.producers.items() if made < start}
+    reads = [{n for at in b.nodes for n in graph.reads[at]} & before for b in fork.branches]
+    for count in range(len(reads) + 1):
+        for some in itertools.combinations(range(len(reads)), count):
+            together = set().union(*(reads[b] for b in some))
+            assert fork.input_bytes(some) == _bytes(specs, together)
     for branch in fork.branches:
         read = {name for at in branch.nodes for name in graph.reads[at]}
         assert branch.input_bytes == _bytes(specs, read & before)

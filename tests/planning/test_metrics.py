@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from edge_agent.devices import Layout
-from edge_agent.distributions import Route
+from edge_agent.distributions import PlacedArm, PlacedFork, Route
 from edge_agent.planning.metrics import (
     Computing,
     Sending,
@@ -18,7 +18,7 @@ from edge_agent.planning.metrics import (
     resource_loads,
     sending_s,
 )
-from edge_agent.subgraphs import Fork, SegmentRange
+from edge_agent.subgraphs import Fork, SegmentRange, SharedInput
 from tests.planning.made_pairs import (
     A_THEN_B,
     ALL_ON_A,
@@ -311,6 +311,36 @@ def test_arms_on_other_devices_wait_for_a_medium(medium: str, waits_ms: float) -
     )
     routes = (Route(steps=(placed(0, 1, A, HOST), forked(A, (0, B, HOST), (1, C, HOST)))),)
     assert evaluate(made, routes).latency_s / MS == pytest.approx(10 + waits_ms + 2 + 10)
+
+
+@pytest.mark.parametrize(("shared_bytes", "sent_bytes"), [(0, 4000), (2000, 2000), (500, 3500)])
+def test_what_several_branches_of_an_arm_read_is_sent_once(
+    shared_bytes: int, sent_bytes: int
+) -> None:
+    parts = ([0.2, 0.2], [0.3, 0.3], [0.5, 0.5])
+    fork = Fork(
+        segments=SegmentRange(start=1, stop=3),
+        branches=tuple(branch(b + 1, w, input_bytes=2000) for b, w in enumerate(parts)),
+        shared=(SharedInput(size_bytes=shared_bytes, branches=(0, 1, 2)),),
+    )
+    made = problem(
+        model(3, forks=[fork]),
+        [device(name, times(HOST, [10 * MS] * 3)) for name in (A, B)],
+        both_ways(A, B),
+    )
+    arms = PlacedFork(
+        fork=0,
+        segments=fork.segments,
+        home=A,
+        arms=(
+            PlacedArm(branches=(0, 1), device=B, configuration=HOST),
+            PlacedArm(branches=(2,), device=A, configuration=HOST),
+        ),
+    )
+    found = evaluate(made, (Route(steps=(placed(0, 1, A, HOST), arms)),))
+    assert found.wire_bytes == sent_bytes
+    # A byte takes a microsecond; both arms do half of 20 ms.
+    assert found.latency_s / MS == pytest.approx(10 + sent_bytes / 1000 + 10)
 
 
 # What is no distribution

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from edge_agent.distributions import PlacedArm, PlacedFork, Route
@@ -10,7 +12,7 @@ from edge_agent.simulation.network import Transport
 from edge_agent.simulation.simulator import simulate
 from edge_agent.simulation.spans import SpanKind
 from edge_agent.simulation.workloads import ClosedLoop, Lone
-from edge_agent.subgraphs import Fork, SegmentRange
+from edge_agent.subgraphs import Fork, SegmentRange, SharedInput
 from tests.simulation.made_problems import (
     A,
     B,
@@ -102,3 +104,14 @@ def test_forks_with_tiny_windows_never_block_for_good() -> None:
     assert len(seen.requests) == 200
     # The processor of the home is full all the same: it has 40 ms of each request.
     assert seen.metrics.throughput_per_s == pytest.approx(25.0, rel=0.01)
+
+
+def test_what_both_branches_read_is_sent_once() -> None:
+    read = SharedInput(size_bytes=1000, branches=(0, 1))
+    other = SharedInput(size_bytes=400, branches=(0, 1))
+    both = PlacedArm(branches=(0, 1), device=B, configuration=host())
+    for shared, sent in (((), 2000), ((read,), 1000), ((other,), 1600)):
+        made = forked()
+        summary = replace(made.summary, forks=(replace(FORK, shared=shared),))
+        seen = simulate(replace(made, summary=summary), around(both), ClosedLoop())
+        assert seen.metrics.wire_bytes == sent + 4000

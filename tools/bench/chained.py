@@ -90,4 +90,4 @@ def _moved(fork: Fork, at: int, node: int) -> Fork:
         return replace(one, nodes=tuple(n + node for n in one.nodes))
 
     inside = SegmentRange(start=fork.segments.start + at, stop=fork.segments.stop + at)
-    return Fork(segments=inside, branches=tuple(map(branch, fork.branches)))
+    return replace(fork, segments=inside, branches=tuple(map(branch, fork.branches)))

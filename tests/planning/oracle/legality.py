@@ -10,6 +10,7 @@ from edge_agent.plans import Target
 from edge_agent.problems import PlannedDevice, Problem
 from edge_agent.profiles import Configuration, SegmentTimes
 from tests.planning.oracle.prices import (
+    brought_bytes,
     bytes_at,
     link_between,
     place_of,
@@ -202,10 +203,10 @@ def _arm_faults(
         yield f"{step}: an arm in a configuration that runs the whole model only"
     if not may_run_arm(problem, arm.device, times, step.fork):
         yield f"{step}: a segment of the fork may not run on {arm.device}/{arm.configuration}"
-    branches = problem.summary.forks[step.fork].branches
+    fork = problem.summary.forks[step.fork]
     if arm.device != step.home:
-        brings = sum(branches[b].input_bytes for b in arm.branches)
-        returns = sum(branches[b].output_bytes for b in arm.branches)
+        brings = brought_bytes(fork, arm)
+        returns = sum(fork.branches[b].output_bytes for b in arm.branches)
         if not may_send(problem, step.home, arm.device, brings):
             yield f"{step}: nothing can be sent to {arm.device}"
         if not may_send(problem, arm.device, step.home, returns):

@@ -14,6 +14,7 @@ from edge_agent.devices import DeviceId, Layout, UnitId
 from edge_agent.distributions import Metrics, PlacedArm, PlacedFork, PlacedSubgraph, Route, Step
 from edge_agent.problems import Link, Problem
 from edge_agent.profiles import HOST_UNIT, Configuration, SegmentTimes
+from edge_agent.subgraphs import Fork
 
 LEAST_LEFT_OF_A_PROCESSOR = 0.05
 
@@ -154,7 +155,7 @@ def fork_cost(problem: Problem, step: PlacedFork) -> Cost:
     for order, arm in enumerate(step.arms):
         if arm.device != step.home:
             link = _must_link(problem, step.home, arm.device)
-            size = sum(fork.branches[b].input_bytes for b in arm.branches)
+            size = brought_bytes(fork, arm)
             sent, run = transfer_cost(problem, link, size), _arm_cost(problem, step, arm)
             begins_s = wire_free_s.get(link_resource(link), 0.0)
             wire_free_s[link_resource(link)] = begins_s + size / link.goodput_bytes_per_s
@@ -180,16 +181,27 @@ def fork_cost(problem: Problem, step: PlacedFork) -> Cost:
     return cost
 
 
+def brought_bytes(fork: Fork, arm: PlacedArm) -> int:
+    """What an arm reads: of each branch what it alone reads, and what several read once."""
+    total = 0
+    for b in arm.branches:
+        shared = [one.size_bytes for one in fork.shared if b in one.branches]
+        total += fork.branches[b].input_bytes - sum(shared)
+    for one in fork.shared:
+        if set(one.branches) & set(arm.branches):
+            total += one.size_bytes
+    return total
+
+
 def _cores_busy_with_transfers_s(problem: Problem, step: PlacedFork) -> float:
     home = problem.device(step.home)
-    branches = problem.summary.forks[step.fork].branches
+    fork = problem.summary.forks[step.fork]
     total_s = 0.0
     for arm in step.arms:
         if arm.device != step.home:
-            total_s += sum(
-                branches[b].input_bytes * home.send_s_per_byte
-                + branches[b].output_bytes * home.receive_s_per_byte
-                for b in arm.branches
+            total_s += brought_bytes(fork, arm) * home.send_s_per_byte
+            total_s += home.receive_s_per_byte * sum(
+                fork.branches[b].output_bytes for b in arm.branches
             )
     return total_s * unit_slowdown(problem, home.id, HOST_UNIT) / home.cores
 
@@ -204,8 +216,8 @@ def _arm_cost(problem: Problem, step: PlacedFork, arm: PlacedArm) -> Cost:
             range(fork.segments.start, fork.segments.stop), branch.work, strict=True
         ):
             plain_s += part * times.segment_s[place]
-        plain_s += times.border_s_per_byte * branch.input_bytes
         plain_s += times.border_s_per_byte * branch.output_bytes
+    plain_s += times.border_s_per_byte * brought_bytes(fork, arm)
     return run_cost(problem, arm.device, arm.configuration, plain_s)
 
 

@@ -32,6 +32,7 @@ from edge_agent.subgraphs import (
     ModelSummary,
     Segment,
     SegmentRange,
+    SharedInput,
 )
 from edge_agent.tensors import TensorName
 from tests.planning.oracle.numbers_made import KINDS, Numbers
@@ -203,7 +204,12 @@ def _fork(rng: random.Random, inside: Sequence[Segment], before: int, after: int
         for b in range(count)
     )
     segments = SegmentRange(start=inside[0].index, stop=inside[-1].index + 1)
-    return Fork(segments=segments, branches=branches)
+    shared: tuple[SharedInput, ...] = ()
+    if rng.random() < 0.5:
+        most = min(branch.input_bytes for branch in branches)
+        size = rng.choice((most, most // 2))
+        shared = (SharedInput(size_bytes=size, branches=tuple(range(count))),)
+    return Fork(segments=segments, branches=branches, shared=shared)
 
 
 def _device(

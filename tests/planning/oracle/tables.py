@@ -28,6 +28,7 @@ from tests.planning.oracle.legality import (
 )
 from tests.planning.oracle.prices import (
     Cost,
+    brought_bytes,
     bytes_at,
     fork_cost,
     items_of,
@@ -201,13 +202,13 @@ class Tables:
 
     def _may_be(self, fork: int, home: DeviceId, arm: PlacedArm, times: SegmentTimes) -> bool:
         problem = self.problem
-        branches = problem.summary.forks[fork].branches
+        whole = problem.summary.forks[fork]
         if not may_run_arm(problem, arm.device, times, fork):
             return False
         if arm.device == home:
             return True
-        there = sum(branches[b].input_bytes for b in arm.branches)
-        back = sum(branches[b].output_bytes for b in arm.branches)
+        there = brought_bytes(whole, arm)
+        back = sum(whole.branches[b].output_bytes for b in arm.branches)
         return may_send(problem, home, arm.device, there) and may_send(
             problem, arm.device, home, back
         )
