@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -42,7 +41,7 @@ from tests.planning.made_routes import (
     problems,
 )
 from tests.planning.oracle.milp import best_route as exact_route
-from tests.planning.oracle.problems_made import plain_problem
+from tests.planning.oracle.problems_made import crowded_problem
 
 INF = float("inf")
 
@@ -333,28 +332,15 @@ def test_a_route_that_is_too_large_is_repaired_and_bettered() -> None:
     assert after[0] <= min(before[0], best.value * 1.1)
 
 
-def crowded_middle_problem(seed: int, segments: int, devices: int, room: float) -> Problem:
-    """Memory of all devices together is about `room` times the weights."""
-    rng = random.Random(seed)
-    made = plain_problem(rng, segments=segments, devices=devices)
-    total = sum(s.weight_bytes for s in made.summary.segments)
-    most = max(s.working_bytes for s in made.summary.segments)
-    return replace(
-        made,
-        devices=tuple(
-            replace(d, memory_bytes=round(total * room / devices * rng.uniform(0.7, 1.3) + most))
-            for d in made.devices
-        ),
-    )
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("target", [Target.LATENCY, Target.ENERGY, Target.BYTES, Target.MEMORY])
 def test_tight_middle_problems_are_solved_nearly_as_by_an_exact_solver(target: Target) -> None:
     gaps = []
     for number in range(6):
         segments = 12 if target is Target.MEMORY else 14 + number
-        made = crowded_middle_problem(number, segments, 4, (1.3, 1.6, 2.2)[number % 3])
+        room = (1.3, 1.6, 2.2)[number % 3]
+        rng = random.Random(number)
+        made = crowded_problem(rng, segments=segments, devices=4, room=room)
         found, want = planner.plan(made, target), exact_route(made, target)
         if want is None:
             assert isinstance(found, Infeasible)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import highspy
 import numpy as np
@@ -31,8 +32,15 @@ class Residency:
     budgets: Floats
 
 
+class TooLong(Exception):
+    """A program was not solved in the time that it may take."""
+
+
 class Program:
     """A linear program that is written down row by row, then minimised."""
+
+    most_s: ClassVar[float] = float("inf")
+    """How long a solution may take."""
 
     def __init__(self) -> None:
         self.cost: list[float] = []
@@ -83,6 +91,7 @@ class Program:
             ("mip_feasibility_tolerance", 1e-9),
             ("primal_feasibility_tolerance", 1e-9),
             ("dual_feasibility_tolerance", 1e-9),
+            ("time_limit", self.most_s),
         ):
             solver.setOptionValue(option, setting)
         passed = solver.passModel(lp)
@@ -90,6 +99,8 @@ class Program:
         assert passed != highspy.HighsStatus.kError, "it cannot be solved with these numbers"
         solver.run()
         status = solver.getModelStatus()
+        if status == highspy.HighsModelStatus.kTimeLimit:
+            raise TooLong(f"not solved in {self.most_s:g} s")
         if status in (
             highspy.HighsModelStatus.kInfeasible,
             highspy.HighsModelStatus.kUnboundedOrInfeasible,

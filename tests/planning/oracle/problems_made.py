@@ -77,11 +77,12 @@ def small_problem(rng: random.Random, kinds: Sequence[str] = KINDS) -> Problem:
 
 
 def plain_problem(
-    rng: random.Random, *, segments: int, devices: int, configurations: int = 2
+    rng: random.Random, *, segments: int, devices: int, configurations: int = 2, forks: int = 0
 ) -> Problem:
-    """A chain on unequal devices that all reach each other, with nothing to keep to."""
+    """A chain, or one with forks, on unequal devices that all reach each other, with nothing to
+    keep to."""
     numbers = Numbers.pick(rng, kinds=("few", "smooth"))
-    summary = _summary(rng, numbers, segments, forks=0, is_plain=True)
+    summary = _summary(rng, numbers, segments, forks=forks, is_plain=True)
     made = [
         _device(rng, numbers, summary, NAMES[i], most_configurations=configurations, is_plain=True)
         for i in range(devices)
@@ -106,6 +107,22 @@ def middle_problem(rng: random.Random, *, is_tight: bool = False) -> Problem:
     budget = round(sum(s.weight_bytes for s in problem.summary.segments) * rng.uniform(0.4, 0.9))
     devices = tuple(replace(device, memory_bytes=budget) for device in problem.devices)
     return replace(problem, devices=devices)
+
+
+def crowded_problem(
+    rng: random.Random, *, segments: int, devices: int, room: float, configurations: int = 2
+) -> Problem:
+    """A chain for which the memory of all devices together is about `room` times the weights."""
+    made = plain_problem(rng, segments=segments, devices=devices, configurations=configurations)
+    total = sum(s.weight_bytes for s in made.summary.segments)
+    most = max(s.working_bytes for s in made.summary.segments)
+    return replace(
+        made,
+        devices=tuple(
+            replace(d, memory_bytes=round(total * room / devices * rng.uniform(0.7, 1.3) + most))
+            for d in made.devices
+        ),
+    )
 
 
 def _summary(
