@@ -44,7 +44,7 @@ def test_damaged_models_are_refused_or_divided_rightly_and_break_nothing() -> No
     check_cases(QUICK_CASES)
 
 
-@pytest.mark.long
+@pytest.mark.many
 def test_many_damaged_models_are_refused_or_divided_rightly_and_break_nothing() -> None:
     check_cases(LONG_CASES, with_operators=True)
 

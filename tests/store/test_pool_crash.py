@@ -96,7 +96,7 @@ def test_what_a_killed_process_published_is_whole_and_others_go_on(tmp_path: Pat
     assert stored(pool) == []
 
 
-@pytest.mark.long
+@pytest.mark.many
 def test_what_a_killed_process_published_is_whole_however_often_it_is_killed(
     tmp_path: Path,
 ) -> None:

@@ -131,7 +131,7 @@ def test_a_kill_at_a_few_moments_of_a_load_costs_the_load_at_most(
         die_once(start, path, after_s, "all")
 
 
-@pytest.mark.long
+@pytest.mark.many
 def test_a_kill_at_fifty_random_moments_of_a_load_costs_the_load_at_most(
     start: StartAgent, models: tuple[Path, Path]
 ) -> None:

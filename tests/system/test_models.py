@@ -49,6 +49,7 @@ def asked_all_the_time(agent: RunningAgent, model: str, threads: int) -> Iterato
             answer.result(30)
 
 
+@pytest.mark.long
 def test_a_model_answers_as_soon_as_it_is_loaded_and_all_through_its_planning(
     start: StartAgent, tmp_path: Path
 ) -> None:

@@ -34,10 +34,8 @@ MODELS = (
 )
 
 
-@pytest.mark.parametrize(
-    "subject",
-    [pytest.param(m, id=m.name, marks=LONG if m is LAYER_NORM else ()) for m in MODELS],
-)
+@LONG
+@pytest.mark.parametrize("subject", [pytest.param(m, id=m.name) for m in MODELS])
 def test_expanded_operators_compute_in_parts_what_they_compute_whole(subject: Subject) -> None:
     outcome = checking.check(subject, 4)
     assert not outcome.unfit
