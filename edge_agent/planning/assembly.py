@@ -6,24 +6,26 @@ again, what is not there, or no longer fits, is refused, and the relaxation of t
 share of a route needs its share of the memory, is solved anew, with new routes (Barnhart and
 others, Branch-and-price: column generation for solving huge integer programs, Operations Research
 46, 1998). Where all weights fit, the best mixture of the routes that need nothing else is found by
-`together`, which also knows the arenas. With what effort is left, parts of what was decided are
-taken back and decided again (large neighbourhood search: Shaw, Using constraint programming and
-local search methods to solve vehicle routing problems, CP 1998).
+`together`, which also knows the arenas. Before that, mixtures are put together route by route, the
+one that the relaxation has most of first, with one or two large weights kept out of a memory, each
+in turn. With what effort is left, parts of what was decided are taken back and decided again (large
+neighbourhood search: Shaw, Using constraint programming and local search methods to solve vehicle
+routing problems, CP 1998).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import chain, combinations, count
 
 import numpy as np
 
-from edge_agent.planning.amounts import CLOSE, Aim, Bottleneck, Caps, amounts
+from edge_agent.planning.amounts import CLOSE, Aim, Bottleneck, Caps
 from edge_agent.planning.every import every_route
 from edge_agent.planning.known import Flags, Known
 from edge_agent.planning.labels import best_route
-from edge_agent.planning.mixture import Column, Relaxation, Shares, Wish
+from edge_agent.planning.mixture import Column, Relaxation, Shares, Wish, columns_of
 from edge_agent.planning.served import Served
 from edge_agent.planning.shortest import Pieces, Weights
 from edge_agent.planning.tables import Floats, Ints, Tables
@@ -35,6 +37,10 @@ _STEP_EFFORT = 0.005
 _ALONE_EFFORT = 0.15
 _TREE_EFFORT = 0.5
 """Share of the effort for deciding about everything; the rest is for parts of the best so far."""
+_DIVE_EFFORT = 0.3
+"""Share of the effort for mixtures that are put together route by route."""
+_LARGE = 0.1
+"""Share of a memory from which on weights are large."""
 _NEAR_EFFORT = 0.05
 _SWAP_EFFORT = 0.5
 _PIVOT_EFFORT = 60.0
@@ -48,8 +54,8 @@ _POOL_NODES = 25
 """Once in so many nodes all routes so far are looked at together."""
 _MOST_EVERY = 200
 """So many routes that need nothing but what is there are all looked at."""
-_SEED_EFFORT = 15.0
-_ROUTE_EFFORT = 150.0
+_SEED_EFFORT = 5.0
+_ROUTE_EFFORT = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -132,6 +138,7 @@ class Assembly:
         if not is_sized:
             return
         nothing = np.zeros_like(self._sizes, dtype=bool)
+        self._dive(self.spent + (self.effort - self.spent) * _DIVE_EFFORT)
         stop = self.spent + (self.effort - self.spent) * _TREE_EFFORT
         self.bound = max(self.bound, self._decide(nothing, stop))
         for there in self._neighbours():
@@ -156,7 +163,7 @@ class Assembly:
         found = best_route(self.tables, aim, self.caps, effort=self.effort * _ALONE_EFFORT)
         self.spent += found.spent
         if found.pieces is not None:
-            self.known.meet([self._column(found.pieces)])
+            self.known.meet(columns_of(self.tables, [found.pieces]))
 
     def _swap(self) -> None:
         """Look for a route instead of each that is deployed, as long as that gains."""
@@ -175,7 +182,7 @@ class Assembly:
                 found = best_route(self.tables, weights, self.caps, effort=effort)
                 self.spent += found.spent
                 if found.pieces is not None:
-                    self.known.meet([self._column(found.pieces)])
+                    self.known.meet(columns_of(self.tables, [found.pieces]))
             if not self._together(self._allowed()) or self.value >= before * (1.0 - CLOSE):
                 return
 
@@ -213,22 +220,15 @@ class Assembly:
             programme.learn(found.bound)
             if found.pieces is None:
                 break
-            column = self._column(found.pieces)
+            (column,) = columns_of(self.tables, [found.pieces])
             self.known.meet([column])
             if programme.gain(column) <= CLOSE or not programme.add([column]):
                 break
         self.bound = max(self.bound, programme.bound)
 
-    def _column(self, pieces: Pieces) -> Column:
-        return Column(pieces=pieces, amounts=amounts(self.tables, pieces))
-
     def _programme(self, tables: Tables, caps: Caps) -> Relaxation:
-        busiest = [float(c.amounts.loads.max(initial=0.0)) for c in self.known.columns]
         return Relaxation(
-            tables=tables,
-            wish=self.wish,
-            caps=caps,
-            scale_s=min((b for b in busiest if b > 0.0), default=1.0),
+            tables=tables, wish=self.wish, caps=caps, scale_s=self.known.quickest_s or 1.0
         )
 
     # What is where
@@ -264,6 +264,50 @@ class Assembly:
         self._together(self._allowed())
         return min([settled, self.value, *(bound for bound, _, _ in waiting)])
 
+    def _dive(self, stop: float) -> None:
+        """Deploy the route that the relaxation has most of, then that of the rest, until nothing
+        more fits: as it is, then with some large weights kept out of a memory, which the
+        relaxation, that holds a share of them, likes too much."""
+        nothing = np.zeros_like(self._sizes, dtype=bool)
+        self._filled(nothing, nothing)
+        pools = self._pool_of[None, :] == np.arange(len(self.caps.memory))[:, None]
+        part = self._sizes / np.maximum(self.caps.memory, 1.0)[self._pool_of]
+        parts = np.array([part[:, own].max(axis=1, initial=0.0) for own in pools])
+        order = np.argsort(-parts, axis=None, kind="stable")
+        large = [divmod(int(at), parts.shape[1]) for at in order if parts.flat[at] >= _LARGE]
+        for cells in chain(combinations(large, 1), combinations(large, 2)):
+            if self._is_done() or self.spent >= stop:
+                return
+            banned = nothing.copy()
+            for pool, place in cells:
+                banned[place, pools[pool]] = True
+            self._filled(nothing, banned)
+
+    def _filled(self, there: Flags, banned: Flags) -> None:
+        """Go on with what is there until no route that would be used more fits."""
+        while True:
+            programme = self._opened(there, banned)
+            if programme is None or self._is_worse(programme.bound):
+                return
+            left = self.caps.memory - self._bytes(there)
+            longer = None
+            for column, _ in programme.shares():
+                more = self._used(column.pieces) & (self._sizes > 0.0) & ~there
+                if more.any() and (self._bytes(more) <= left).all():
+                    longer = there | more
+                    break
+            if longer is None:
+                break
+            there = longer
+        self._deploy(there)
+
+    def _opened(self, there: Flags, banned: Flags) -> Relaxation | None:
+        """The relaxation where that is there and that is not; None if it does not fit."""
+        left = self.caps.memory - self._bytes(there)
+        if (left < 0.0).any():
+            return None
+        return self._relaxed(there, banned | (~there & (self._sizes > left[self._pool_of])), left)
+
     def _neighbours(self) -> Iterator[Flags]:
         """What stays decided of the best so far: all but some memories, some segments, or both."""
         pools, n = len(self.caps.memory), self.tables.places
@@ -293,11 +337,9 @@ class Assembly:
         """(bound, what is there, what to decide about: all is decided if nothing); None if nothing
         better is in the node."""
         there = node.there
-        left = self.caps.memory - self._bytes(there)
-        if (left < 0.0).any() or self._is_worse(node.bound):
+        programme = None if self._is_worse(node.bound) else self._opened(there, node.banned)
+        if programme is None:
             return None
-        banned = node.banned | (~there & (self._sizes > left[self._pool_of]))
-        programme = self._relaxed(there, banned, left)
         bound = max(programme.bound, node.bound)
         if self._is_worse(bound) or not np.isfinite(programme.value()):
             return None
@@ -356,7 +398,7 @@ class Assembly:
         self.spent += _NODE_EFFORT + programme.spent + _SEED_EFFORT * len(known)
         found = programme.columns + programme.idle
         fresh = [c.pieces for c in found if self.known.index(c.pieces) is None]
-        self.known.meet([self._column(pieces) for pieces in fresh])
+        self.known.meet(columns_of(self.tables, fresh))
         return programme
 
     def _deploy(self, there: Flags) -> None:
@@ -366,9 +408,10 @@ class Assembly:
         rest = replace(tables, refusal=np.where(refused[:, tables.form_of], np.inf, tables.refusal))
         every = every_route(rest, _MOST_EVERY)
         if every is not None:
-            fresh = [self._column(p) for p in every if self.known.index(p) is None]
+            fresh = [pieces for pieces in every if self.known.index(pieces) is None]
             self.spent += _ROUTE_EFFORT * len(fresh)
-            self.known.meet(c for c in fresh if self.caps.allows(c.amounts))
+            made = columns_of(self.tables, fresh)
+            self.known.meet(column for column in made if self.caps.allows(column.amounts))
         for column in self.known.columns[len(self._uses) :]:
             self._uses.append(self._used(column.pieces))
         is_there = ~(np.array(self._uses) & refused).any(axis=(1, 2))

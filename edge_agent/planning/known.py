@@ -54,6 +54,8 @@ class Known:
     _pools: list[int] = field(default_factory=list)
     _needs: list[list[int]] = field(default_factory=list)
     _things: Things | None = None
+    quickest_s: float = 0.0
+    """The least time of a busiest resource that is more than nothing; 0 if there is none."""
 
     def meet(self, columns: Iterable[Column]) -> None:
         """Take note of routes."""
@@ -62,6 +64,9 @@ class Known:
                 self._index[column.pieces] = len(self.columns)
                 self.columns.append(column)
                 self._things = None
+                busiest_s = float(column.amounts.loads.max(initial=0.0))
+                if busiest_s > 0.0:
+                    self.quickest_s = min(self.quickest_s or busiest_s, busiest_s)
 
     def _weigh(self) -> None:
         """See what those need of which that is not known yet."""
