@@ -109,9 +109,9 @@ class BruteForce:
         raise IndexError(index)
 
     def _keep_to_bounds(self) -> None:
-        keeps = np.ones(len(self.used), dtype=bool)
+        keeps: npt.NDArray[np.bool_] = np.ones(len(self.used), dtype=bool)
         if len(self.used):
-            keeps = (self.used <= self.tables.budgets).all(axis=1)
+            keeps = np.asarray((self.used <= self.tables.budgets).all(axis=1))
         for target, column in MEASURES.items():
             limit = self.problem.bound(target)
             if limit is None:
@@ -266,7 +266,9 @@ class BruteForce:
         moving = np.array([[tables.move(boundary, a, b) for b in devices] for a in devices])
         sources = [devices.index(o.place) for o in before.options]
         targets = [devices.index(o.place) for o in after.options]
-        found = leaving[:, None, :] + moving[np.ix_(sources, targets)] + entering[None, :, :]
+        found: Floats = (
+            leaving[:, None, :] + moving[np.ix_(sources, targets)] + entering[None, :, :]
+        )
         for i, one in enumerate(before.options):
             for j, other in enumerate(after.options):
                 mine, theirs = one.choice, other.choice

@@ -158,9 +158,9 @@ class Graph:
                 balance[node][1].append(sign)
         for node in {self.start, self.end} - set(balance):
             balance[node] = ([], [])
-        for node, (index, signs) in balance.items():
+        for node, (arcs, signs) in balance.items():
             supply = float(node == self.start) - float(node == self.end)
-            program.add_row(index, signs, low=supply, high=supply)
+            program.add_row(arcs, signs, low=supply, high=supply)
         return program
 
     def add_capacities(self, program: Program, limit_s: float) -> None:
@@ -331,7 +331,8 @@ def _may_bind(problem: Problem, *, is_mixed: bool) -> bool:
     summary, limits = problem.summary, budgets(problem)
     count = len(summary.segments)
     forks = [branch for fork in summary.forks for branch in fork.branches]
-    weights = sum(part.constant_bytes for part in (*summary.segments, *forks))
+    weights = sum(s.constant_bytes for s in summary.segments)
+    weights += sum(b.constant_bytes for b in forks)
     arenas = sum(s.working_bytes for s in summary.segments) + sum(b.working_bytes for b in forks)
     for device in problem.devices:
         most = max((t.configuration.instances for t in device.times), default=1)

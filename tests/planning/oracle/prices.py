@@ -295,7 +295,9 @@ def items_of(problem: Problem, step: Step) -> dict[Item, float]:
     found: dict[Item, float] = {}
     if isinstance(step, PlacedSubgraph):
         inside = summary.segments[step.segments.start : step.segments.stop]
-        parts = [(("segment", s.index), s.constant_bytes, s.working_bytes) for s in inside]
+        parts: list[tuple[Item, int, int]] = [
+            (("segment", s.index), s.constant_bytes, s.working_bytes) for s in inside
+        ]
         _hold(problem, found, step.device, step.configuration, parts)
         return found
     for arm in step.arms:
