@@ -66,29 +66,37 @@ def summarise_file(
     )
     inputs = [name for name in graph.inputs if name in graph.users]
     outputs = list(dict.fromkeys(graph.outputs))
-    _must_know(inputs, sizes)
     return SummarisedModel(
         summary=summary,
-        input_bytes=sum(_size_bytes(name, sizes) or 0 for name in inputs),
-        output_bytes=_bytes_of(outputs, sizes),
+        input_bytes=_input_bytes(inputs, sizes),
+        output_bytes=_output_bytes(outputs, sizes),
         pinned=pinned_segments(summary, pinned, graph.label),
         notes=tuple(note for note in (sizes.note, _remark(outputs, sizes)) if note is not None),
     )
 
 
-def _must_know(inputs: Sequence[str], sizes: Sizes) -> None:
+def _input_bytes(names: Sequence[str], sizes: Sizes) -> int:
     """Where the sizes of inputs are not known, neither is what anything inside takes."""
-    for name in inputs:
-        if _size_bytes(name, sizes) is None:
+    total = 0
+    for name in names:
+        size = _size_bytes(name, sizes)
+        if size is None:
             raise UsageError(
                 f'input "{name}": its size is not known ({sizes.specs.described(name)}), so that '
                 "nothing can be predicted; give it with --shape INPUT=SIZES"
             )
+        total += size
+    return total
 
 
-def _bytes_of(names: Sequence[str], sizes: Sizes) -> int | None:
-    known = [_size_bytes(name, sizes) for name in names]
-    return None if None in known else sum(size for size in known if size is not None)
+def _output_bytes(names: Sequence[str], sizes: Sizes) -> int | None:
+    total = 0
+    for name in names:
+        size = _size_bytes(name, sizes)
+        if size is None:
+            return None
+        total += size
+    return total
 
 
 def _size_bytes(name: str, sizes: Sizes) -> int | None:
