@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from edge_agent import clock
+from edge_agent.agent.slices import LONGEST_S, SHORTEST_S, set_slice
 from edge_agent.transport import local
 
 log = logging.getLogger(__name__)
@@ -126,11 +127,21 @@ class Child:
     def give_way_to_all(self) -> None:
         """Let it run only where nobody else wants the processor, with every thread it will have;
         at the lowest priority where the kernel allows no more. Its session follows."""
+        self._set_slice(LONGEST_S)
         try:
             os.sched_setscheduler(self.pid, os.SCHED_IDLE, os.sched_param(0))
         except OSError:
             os.setpriority(os.PRIO_PROCESS, self.pid, LEAST_NICENESS)
         set_session(self._session, LEAST_NICENESS)
+
+    def go_first(self) -> None:
+        """Let it have the processor as soon as it wakes up, with every thread it will have; that
+        does not give it more of it."""
+        self._set_slice(SHORTEST_S)
+
+    def _set_slice(self, seconds: float) -> None:
+        with contextlib.suppress(OSError):  # it has ended, or the kernel's usual slice must do
+            set_slice(self.pid, seconds)
 
     def lower_session(self) -> None:
         """Lower the priority of its session alone, until `restore_session`."""

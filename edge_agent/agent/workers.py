@@ -209,6 +209,7 @@ class Workers:
         In the background it gives way to what serves until `Child.restore_session`.
         """
         child = Child("edge_agent.worker", ["--background"] if is_background else [])
+        child.go_first()
         if is_background:
             child.lower_session()
         with self._lock:

@@ -15,6 +15,7 @@ import pytest
 
 from edge_agent.agent.planners import Planner, Planners
 from edge_agent.agent.processes import LEAST_NICENESS
+from edge_agent.agent.slices import LONGEST_S, slice_s
 from edge_agent.config import Settings
 from edge_agent.errors import (
     AgentUnavailable,
@@ -33,7 +34,7 @@ from edge_agent.transport import local
 from edge_agent.wire.messages import Codec, Distributions, Failure, PlanLoaded, PlanProblem, decode
 from edge_agent.wire.routes import unpack
 from tests.planner.made_problems import SUMMARY, problem, profiled
-from tests.system.running import has_ended, stopped, wait_until
+from tests.system.running import KNOWS_SLICES, has_ended, stopped, wait_until
 
 LATENCY = (Target.LATENCY,)
 QUICK = PlanProblem(problem(), LATENCY)
@@ -92,7 +93,10 @@ def test_it_runs_where_nobody_else_wants_the_processor(planners: Planners) -> No
     assert not session.exists() or session.read_text().strip().endswith(f" nice {LEAST_NICENESS}")
     assert Path(f"/proc/{pid}/oom_score_adj").read_text().strip() == "300"
     # One computes and one waits for the end of the agent.
-    assert psutil.Process(pid).num_threads() == 2
+    threads = os.listdir(f"/proc/{pid}/task")
+    assert len(threads) == 2
+    for thread in threads:
+        assert not KNOWS_SLICES or slice_s(int(thread)) == pytest.approx(LONGEST_S)
 
 
 def test_a_planner_that_is_killed_costs_its_request_alone(planners: Planners) -> None:

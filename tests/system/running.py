@@ -19,6 +19,8 @@ import psutil
 from edge_agent import clock
 from edge_agent.client import Client
 
+KNOWS_SLICES = tuple(int(part) for part in os.uname().release.split(".")[:2]) >= (6, 12)
+"""Whether the kernel takes notice of slices."""
 READY_S = 20.0
 END_S = 10.0
 BUDGETS = "[planning]\nprofile_s = 0.1\nverify_s = 0.1\n"

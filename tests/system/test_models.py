@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ import pytest
 
 from edge_agent import clock
 from edge_agent.agent.controller import FIRST_REQUEST_S
+from edge_agent.agent.slices import SHORTEST_S, slice_s
 from edge_agent.client import Client
 from edge_agent.errors import Busy, DeadlineExceeded, UnknownModel, UsageError
 from tests.system.conftest import StartAgent
@@ -26,7 +28,14 @@ from tests.system.made_models import (
     with_external_data,
     x,
 )
-from tests.system.running import Place, RunningAgent, stopped, wait_until, worker_pid
+from tests.system.running import (
+    KNOWS_SLICES,
+    Place,
+    RunningAgent,
+    stopped,
+    wait_until,
+    worker_pid,
+)
 
 
 @contextmanager
@@ -176,6 +185,16 @@ def test_a_model_opened_beside_one_that_serves_does_not_serve_at_low_priority(
             client.infer(f"m{i}", x(0.0))
         session = Path(f"/proc/{worker_pid(client, 'm1')}/autogroup")
         assert not session.exists() or session.read_text().strip().endswith(" nice 0")
+
+
+def test_every_thread_that_serves_goes_first(start: StartAgent, tmp_path: Path) -> None:
+    with start().client() as client:
+        client.load(adding(tmp_path / "m.onnx", 1))
+        client.infer("m", x(0.0))
+        threads = os.listdir(f"/proc/{worker_pid(client, 'm')}/task")
+        assert len(threads) > 1
+        for thread in threads:
+            assert not KNOWS_SLICES or slice_s(int(thread)) == pytest.approx(SHORTEST_S)
 
 
 def test_a_model_with_external_data_is_loaded_and_answers(
