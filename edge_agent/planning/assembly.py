@@ -6,18 +6,14 @@ again, what is not there, or no longer fits, is refused, and the relaxation of t
 share of a route needs its share of the memory, is solved anew, with new routes (Barnhart and
 others, Branch-and-price: column generation for solving huge integer programs, Operations Research
 46, 1998). Where all weights fit, the best mixture of the routes that need nothing else is found by
-`together`, which also knows the arenas. Before that, mixtures are put together route by route, the
-one that the relaxation has most of first, with one or two large weights kept out of a memory, each
-in turn. With what effort is left, parts of what was decided are taken back and decided again (large
-neighbourhood search: Shaw, Using constraint programming and local search methods to solve vehicle
-routing problems, CP 1998).
+`together`, which also knows the arenas. In which order what is looked at, `iterated` says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import chain, combinations, count
 
 import numpy as np
 
@@ -35,20 +31,15 @@ from edge_agent.plans import Target
 _STEP_EFFORT = 0.005
 """Share of the effort for the relaxation before more is decided."""
 _ALONE_EFFORT = 0.15
-_TREE_EFFORT = 0.5
-"""Share of the effort for deciding about everything; the rest is for parts of the best so far."""
-_DIVE_EFFORT = 0.3
-"""Share of the effort for mixtures that are put together route by route."""
-_LARGE = 0.1
-"""Share of a memory from which on weights are large."""
-_NEAR_EFFORT = 0.05
 _SWAP_EFFORT = 0.5
 _PIVOT_EFFORT = 60.0
-_NODE_EFFORT = 2500.0
+NODE_EFFORT = 2500.0
 _LEGAL_EFFORT = 0.3
 """Share of the effort for the relaxation over routes that keep to the caps one by one."""
 _ONE_EFFORT = 0.1
 _TOGETHER_EFFORT = 0.05
+_DEPLOYED_EFFORT = 0.01
+"""Share of the effort for the best mixture of routes whose weights are there."""
 _TURNS = 3
 _POOL_NODES = 25
 """Once in so many nodes all routes so far are looked at together."""
@@ -108,45 +99,43 @@ class Assembly:
     """Seconds per request, or the cost of one."""
     bound: float = 0.0
     spent: float = 0.0
-    _sizes: Floats = field(init=False)
+    sizes: Floats = field(init=False)
     """(n, forms): bytes of weights."""
-    _pool_of: Ints = field(init=False)
+    pool_of: Ints = field(init=False)
     """(forms,)"""
-    _uses: list[Flags] = field(default_factory=list)
-    """Of the known routes, (n, forms) each: the weights that it needs, but for those of forks."""
+    _is_aside: bool = False
+    _uses: Flags = field(init=False)
+    """(known, n, forms): the weights that each needs, but for those of forks."""
+    _is_allowed: Flags = field(init=False)
+    """(known,): whether each keeps to the caps alone."""
 
     def __post_init__(self) -> None:
         tables = self.tables
         forms = int(tables.form_of.max()) + 1
-        self._sizes = np.zeros((tables.places, forms))
-        self._sizes[:, tables.form_of] = tables.weights
-        self._pool_of = np.zeros(forms, np.int64)
-        self._pool_of[tables.form_of] = tables.pool_of
+        self.sizes = np.zeros((tables.places, forms))
+        self.sizes[:, tables.form_of] = tables.weights
+        self.pool_of = np.zeros(forms, np.int64)
+        self.pool_of[tables.form_of] = tables.pool_of
+        self._uses = np.zeros((0, tables.places, forms), bool)
+        self._is_allowed = np.zeros(0, bool)
+
+    @property
+    def is_sized(self) -> bool:
+        """Whether a memory has a budget."""
+        return bool(np.isfinite(self.caps.memory).any())
 
     def build(self, columns: Sequence[Column]) -> None:
-        """Put mixtures together, from these routes and new ones."""
+        """Put mixtures together, from these routes and new ones, without looking at what is where
+        in the memories."""
         self.known.meet(columns)
         caps = self.caps
         if np.isfinite([caps.seconds, caps.joules, caps.size_bytes]).any():
             self._legal()
-        is_sized = bool(np.isfinite(caps.memory).any())
-        if is_sized or self.most_routes is not None:
+        if self.is_sized or self.most_routes is not None:
             self._alone()
         self._together(self._allowed())
         if self.most_routes is not None:
             self._swap()
-        if not is_sized:
-            return
-        nothing = np.zeros_like(self._sizes, dtype=bool)
-        self._dive(self.spent + (self.effort - self.spent) * _DIVE_EFFORT)
-        stop = self.spent + (self.effort - self.spent) * _TREE_EFFORT
-        self.bound = max(self.bound, self._decide(nothing, stop))
-        for there in self._neighbours():
-            if self._is_done():
-                return
-            stop = self.spent + self.effort * _NEAR_EFFORT
-            self._decide(there, min(stop, self.effort))
-            self.spent += _NODE_EFFORT
 
     def _alone(self) -> None:
         """The best route alone."""
@@ -192,13 +181,25 @@ class Assembly:
         costs = None if is_rate else np.array([self.wish.cost(c.amounts) for c in columns])
         return Served(loads, costs, self.wish.least_per_s)
 
-    def _is_done(self) -> bool:
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing better can be found, or is needed, or the effort is spent."""
         is_best = self.value <= max(self.bound * (1.0 + CLOSE), self.enough)
         return is_best or self.spent >= self.effort
 
     def _allowed(self) -> Flags:
         """(known,): whether each keeps to the caps alone."""
-        return np.array([self.caps.allows(c.amounts) for c in self.known.columns], bool)
+        self._look()
+        return self._is_allowed
+
+    def _look(self) -> None:
+        """See what the routes need that are new."""
+        fresh = self.known.columns[len(self._uses) :]
+        if fresh:
+            uses = np.array([self._used(column.pieces) for column in fresh])
+            allowed = [self.caps.allows(column.amounts) for column in fresh]
+            self._uses = np.concatenate([self._uses, uses])
+            self._is_allowed = np.concatenate([self._is_allowed, allowed])
 
     # Routes that keep to the caps one by one
 
@@ -233,16 +234,17 @@ class Assembly:
 
     # What is where
 
-    def _decide(self, there: Flags, stop: float) -> float:
-        """Decide about weights by branch and bound, up to some effort, where some are there: the
-        children of a node say of one more that it is there, or is not. What nothing can beat."""
-        node: _Node | None = _Node(there=there, banned=np.zeros_like(there), bound=self.bound)
+    def decide(self, there: Flags, banned: Flags, stop: float) -> float:
+        """Decide about weights by branch and bound, up to some effort, where some are there and
+        some are not: the children of a node say of one more that it is there, or is not. What
+        nothing can beat."""
+        node: _Node | None = _Node(there=there, banned=banned, bound=self.bound)
         waiting: list[tuple[float, int, _Node]] = []
         settled = np.inf
         number = restarts = 0
         while node is not None:
             number += 1
-            if self._is_done() or self.spent >= stop:
+            if self.is_done or self.spent >= stop:
                 waiting.append((node.bound, -number, node))
                 break
             children = None
@@ -254,36 +256,17 @@ class Assembly:
                 elif not self._is_worse(bound):
                     children = _children(node, there, which, bound)
             if number % _POOL_NODES == 0:
-                self._together(self._allowed())
+                self.all_together()
             if children is not None:
                 node = children[0]
                 waiting.append((children[1].bound, -number, children[1]))
                 continue
             restarts += 1
             node = _taken(waiting, restarts)
-        self._together(self._allowed())
+        self.all_together()
         return min([settled, self.value, *(bound for bound, _, _ in waiting)])
 
-    def _dive(self, stop: float) -> None:
-        """Deploy the route that the relaxation has most of, then that of the rest, until nothing
-        more fits: as it is, then with some large weights kept out of a memory, which the
-        relaxation, that holds a share of them, likes too much."""
-        nothing = np.zeros_like(self._sizes, dtype=bool)
-        self._filled(nothing, nothing)
-        pools = self._pool_of[None, :] == np.arange(len(self.caps.memory))[:, None]
-        part = self._sizes / np.maximum(self.caps.memory, 1.0)[self._pool_of]
-        parts = np.array([part[:, own].max(axis=1, initial=0.0) for own in pools])
-        order = np.argsort(-parts, axis=None, kind="stable")
-        large = [divmod(int(at), parts.shape[1]) for at in order if parts.flat[at] >= _LARGE]
-        for cells in chain(combinations(large, 1), combinations(large, 2)):
-            if self._is_done() or self.spent >= stop:
-                return
-            banned = nothing.copy()
-            for pool, place in cells:
-                banned[place, pools[pool]] = True
-            self._filled(nothing, banned)
-
-    def _filled(self, there: Flags, banned: Flags) -> None:
+    def fill(self, there: Flags, banned: Flags) -> None:
         """Go on with what is there until no route that would be used more fits."""
         while True:
             programme = self._opened(there, banned)
@@ -292,7 +275,7 @@ class Assembly:
             left = self.caps.memory - self._bytes(there)
             longer = None
             for column, _ in programme.shares():
-                more = self._used(column.pieces) & (self._sizes > 0.0) & ~there
+                more = self._used(column.pieces) & (self.sizes > 0.0) & ~there
                 if more.any() and (self._bytes(more) <= left).all():
                     longer = there | more
                     break
@@ -306,29 +289,26 @@ class Assembly:
         left = self.caps.memory - self._bytes(there)
         if (left < 0.0).any():
             return None
-        return self._relaxed(there, banned | (~there & (self._sizes > left[self._pool_of])), left)
+        return self._relaxed(there, banned | (~there & (self.sizes > left[self.pool_of])), left)
 
-    def _neighbours(self) -> Iterator[Flags]:
-        """What stays decided of the best so far: all but some memories, some segments, or both."""
-        pools, n = len(self.caps.memory), self.tables.places
-        for turn in count():
-            there = np.zeros_like(self._sizes, dtype=bool)
-            for column, _ in self.best:
-                there |= self._used(column.pieces)
-            there &= self._sizes > 0.0
-            step, kind = divmod(turn, 3)
-            size = (max(2, n // 3), max(2, n // 2))[step % 2]
-            start = (step * max(1, size // 2)) % n
-            if kind == 0 and pools > 2:
-                first = step % pools
-                second = (first + 1 + (step // pools) % (pools - 1)) % pools
-                there[:, (self._pool_of == first) | (self._pool_of == second)] = False
-            elif kind == 1:
-                there[start : start + size] = False
-            else:
-                there[:, self._pool_of == step % pools] = False
-                there[start : start + size] = False
-            yield there
+    @contextmanager
+    def aside(self, value: float = np.inf, best: Shares = ()) -> Iterator[None]:
+        """Begin with another mixture, and go on as if the best so far was not known; afterwards
+        the better one is."""
+        kept = self.value, self.best
+        self.value, self.best, self._is_aside = value, best, True
+        yield
+        self._is_aside = False
+        if kept[0] <= self.value:
+            self.value, self.best = kept
+
+    @property
+    def content(self) -> Flags:
+        """(n, forms): what the best so far has in memory."""
+        there = np.zeros_like(self.sizes, dtype=bool)
+        for column, _ in self.best:
+            there |= self._used(column.pieces)
+        return there & (self.sizes > 0.0)
 
     def _is_worse(self, value: float) -> bool:
         return value >= self.value * (1.0 - CLOSE) or not np.isfinite(value)
@@ -343,10 +323,10 @@ class Assembly:
         bound = max(programme.bound, node.bound)
         if self._is_worse(bound) or not np.isfinite(programme.value()):
             return None
-        needed = np.zeros_like(self._sizes)
+        needed = np.zeros_like(self.sizes)
         for column, share in programme.shares():
             needed += share * self._used(column.pieces)
-        is_open = ~there & (self._sizes > 0.0) & (needed > CLOSE)
+        is_open = ~there & (self.sizes > 0.0) & (needed > CLOSE)
         is_half = is_open & (needed < 1.0 - CLOSE)
         together = self._bytes(there | is_open)
         if not is_half.any() or (together <= self.caps.memory).all():
@@ -355,19 +335,19 @@ class Assembly:
             is_half = is_open
             if not is_open.any():
                 return bound, there, None
-        part = self._sizes / np.maximum(self.caps.memory, 1.0)[self._pool_of]
+        part = self.sizes / np.maximum(self.caps.memory, 1.0)[self.pool_of]
         score = np.where(is_half, part * (0.1 + needed), -1.0)
         place, form = divmod(int(score.argmax()), score.shape[1])
         return bound, there, (place, form)
 
     def _bytes(self, there: Flags) -> Floats:
-        by_form = np.where(there, self._sizes, 0.0).sum(axis=0)
-        return np.bincount(self._pool_of, by_form, len(self.caps.memory)).astype(np.float64)
+        by_form = np.where(there, self.sizes, 0.0).sum(axis=0)
+        return np.bincount(self.pool_of, by_form, len(self.caps.memory)).astype(np.float64)
 
     def _used(self, pieces: Pieces) -> Flags:
         """(n, forms): the weights that a route needs, but for those of forks."""
         tables = self.tables
-        found = np.zeros_like(self._sizes, dtype=bool)
+        found = np.zeros_like(self.sizes, dtype=bool)
         stops = [start for start, _ in pieces[1:]] + [tables.places]
         for (start, c), stop in zip(pieces, stops, strict=True):
             found[start:stop, tables.form_of[c]] = True
@@ -385,17 +365,16 @@ class Assembly:
         )
         programme = self._programme(rest, replace(self.caps, memory=left))
         known = self.known.columns
-        for column in known[len(self._uses) :]:
-            self._uses.append(self._used(column.pieces))
-        uses = np.array(self._uses)
+        self._look()
+        uses = self._uses
         able = np.flatnonzero(~(uses & banned).any(axis=(1, 2)))
         memory = np.array([known[at].amounts.memory for at in able])
         if len(able):
-            by_form = np.where(uses[able] & there, self._sizes, 0.0).sum(axis=1)
-            memory = memory - by_form @ (self._pool_of[:, None] == np.arange(len(left)))
+            by_form = np.where(uses[able] & there, self.sizes, 0.0).sum(axis=1)
+            memory = memory - by_form @ (self.pool_of[:, None] == np.arange(len(left)))
             programme.add([known[at] for at in able], memory)
         programme.improve(self.effort * _STEP_EFFORT)
-        self.spent += _NODE_EFFORT + programme.spent + _SEED_EFFORT * len(known)
+        self.spent += NODE_EFFORT + programme.spent + _SEED_EFFORT * len(known)
         found = programme.columns + programme.idle
         fresh = [c.pieces for c in found if self.known.index(c.pieces) is None]
         self.known.meet(columns_of(self.tables, fresh))
@@ -404,7 +383,7 @@ class Assembly:
     def _deploy(self, there: Flags) -> None:
         """The best mixture of routes whose weights are there."""
         tables = self.tables
-        refused = ~there & (self._sizes > 0.0)
+        refused = ~there & (self.sizes > 0.0)
         rest = replace(tables, refusal=np.where(refused[:, tables.form_of], np.inf, tables.refusal))
         every = every_route(rest, _MOST_EVERY)
         if every is not None:
@@ -412,14 +391,18 @@ class Assembly:
             self.spent += _ROUTE_EFFORT * len(fresh)
             made = columns_of(self.tables, fresh)
             self.known.meet(column for column in made if self.caps.allows(column.amounts))
-        for column in self.known.columns[len(self._uses) :]:
-            self._uses.append(self._used(column.pieces))
-        is_there = ~(np.array(self._uses) & refused).any(axis=(1, 2))
-        self._together(self._allowed() & is_there)
+        allowed = self._allowed()
+        is_there = ~(self._uses & refused).any(axis=(1, 2))
+        self._together(allowed & is_there, _DEPLOYED_EFFORT)
 
     # Which routes
 
-    def _together(self, which: Flags) -> bool:
+    def all_together(self) -> None:
+        """See what all routes that were met so far make together; not while that is to be aside."""
+        if not self._is_aside:
+            self._together(self._allowed())
+
+    def _together(self, which: Flags, share: float = _TOGETHER_EFFORT) -> bool:
         """The best of some known routes that fit together; whether it is the best so far."""
         if not which.any():
             return False
@@ -429,7 +412,7 @@ class Assembly:
             self.wish,
             self.caps.memory,
             most_routes=self.most_routes,
-            effort=self.effort * _TOGETHER_EFFORT,
+            effort=self.effort * share,
             enough=self.enough,
             worst=self.value,
         )

@@ -17,6 +17,7 @@ from edge_agent.planning.assembly import Assembly
 from edge_agent.planning.caps import memory_together
 from edge_agent.planning.coarse import coarsen, kept_boundaries, refined
 from edge_agent.planning.every import every_route
+from edge_agent.planning.iterated import search
 from edge_agent.planning.known import Known
 from edge_agent.planning.mixture import (
     Column,
@@ -115,6 +116,8 @@ def mix(
         bound=relaxation.bound,
     )
     assembly.build(columns)
+    if assembly.is_sized:
+        search(assembly)
     # Of routes that change only between blocks something else is the best.
     bound = assembly.bound if coarse is tables else relaxation.bound
     return Mixed(shares=assembly.shares, value=assembly.value, bound=bound)

@@ -141,13 +141,14 @@ class Packing:
         is_used_up = np.flatnonzero(self._is_used_up[self._rows])
         own = np.abs(self._profits * self._scales)
         most = max(float(own.max(initial=0.0)), _TINY)
+        order = self._order
+        paid = profits[order]
         for pivot in range(most_pivots):
-            paid = self._basic_profits
             prices = paid @ self._inverse
             gains = profits.copy()
             gains[:count] -= prices
             gains[count:] -= prices @ self._amounts
-            gains[self._order] = 0.0
+            gains[order] = 0.0
             gains[is_used_up] = 0.0
             gains *= sizes
             # Beside what is reached, not beside the dearest column: that may never be used.
@@ -157,10 +158,10 @@ class Packing:
             entering = self._entering(gains, least, profits, prices, is_bland)
             if entering is None:
                 return pivot
-            if self._pivot(entering, is_bland):
-                stalled = 0
-            else:
-                stalled += 1
+            leaving, is_gain = self._pivot(entering, order, is_bland)
+            order[leaving] = entering
+            paid[leaving] = profits[entering]
+            stalled = 0 if is_gain else stalled + 1
         return most_pivots
 
     def _entering(
@@ -194,28 +195,28 @@ class Packing:
         slacks = self._place[np.where(is_slack, self._basis, 0)]
         return np.where(is_slack, slacks, self._basis - m + len(self._rows))
 
-    def _pivot(self, entering: int, is_bland: bool) -> bool:
-        """Bring a slack or column into the basis; whether the profit grew."""
+    def _pivot(self, entering: int, order: Ints, is_bland: bool) -> tuple[int, bool]:
+        """Bring a slack or column into the basis, which is at `order` so far; (the row that it
+        takes there, whether the profit grew)."""
         count = len(self._rows)
         if entering < count:
             direction = self._inverse[:, entering]
         else:
             direction = self._inverse @ self._amounts[:, entering - count]
-        can_leave = direction > _TINY * max(1.0, float(np.abs(direction).max()))
-        if not can_leave.any():
+        (able,) = np.nonzero(direction > _TINY * max(1.0, float(np.abs(direction).max())))
+        if not len(able):
             raise ValueError("the profit has no limit: a column uses nothing of any limit")
-        steps = np.full(len(direction), np.inf)
-        steps[can_leave] = np.maximum(self._basic[can_leave], 0.0) / direction[can_leave]
+        steps = np.maximum(self._basic[able], 0.0) / direction[able]
         least = float(steps.min())
-        (ties,) = np.nonzero(steps <= least + _TINY * max(1.0, least))
+        ties = able[steps <= least + _TINY * max(1.0, least)]
         if is_bland:
-            leaving = int(ties[self._order[ties].argmin()])
+            leaving = int(ties[order[ties].argmin()])
         else:
             leaving = int(ties[direction[ties].argmax()])
         self._basic = self._basic - least * direction
         self._basic[leaving] = least
         row = self._inverse[leaving] / direction[leaving]
-        self._inverse = self._inverse - np.outer(direction, row)
+        self._inverse = self._inverse - direction[:, None] * row
         self._inverse[leaving] = row
         is_slack = entering < count
         self._basis[leaving] = (
@@ -224,7 +225,7 @@ class Packing:
         self._since_refresh += 1
         if self._since_refresh >= _REFRESH:
             self._refresh()
-        return least > _TINY
+        return leaving, least > _TINY
 
     def _refresh(self) -> None:
         self._since_refresh = 0

@@ -12,6 +12,7 @@ from edge_agent.distributions import Distribution
 from edge_agent.planning.amounts import CLOSE
 from edge_agent.planning.assembly import Assembly
 from edge_agent.planning.caps import memory_together
+from edge_agent.planning.iterated import search
 from edge_agent.planning.known import Known
 from edge_agent.planning.mixing import every_column, relaxed
 from edge_agent.planning.mixture import Wish
@@ -41,6 +42,8 @@ def assembled(problem: Problem, effort: float, most_routes: int | None = None) -
         bound=relaxation.bound,
     )
     found.build(relaxation.columns)
+    if found.is_sized:
+        search(found)
     return found
 
 
@@ -72,6 +75,24 @@ def test_weights_that_are_there_need_no_room_for_a_second_route() -> None:
     assert sorted(share for _, share in found.shares) == pytest.approx([0.5, 0.5])
 
 
+@pytest.mark.long
+def test_middle_problems_that_mislead_a_search_are_near_the_exact_solution() -> None:
+    gaps = []
+    for number in (5, 7, 13, 15, 16, 18):
+        rng = random.Random(f"0 {number}")
+        middle_problem(rng)
+        plain_problem(rng, segments=rng.randint(8, 14), devices=3, forks=2)
+        problem = middle_problem(rng, is_tight=True)
+        want = most_throughput(problem)
+        found = plan(problem, Target.THROUGHPUT)
+        assert want is not None
+        assert isinstance(found, Distribution)
+        assert found.bound >= want.value * (1 - 1e-6)
+        gaps.append(want.value / found.metrics.throughput_per_s - 1.0)
+    assert max(gaps) <= 0.05
+    assert sum(gaps) / len(gaps) <= 0.02
+
+
 def test_middle_problems_are_near_the_exact_solution_and_bounded() -> None:
     problem = middle_problem(random.Random(19), is_tight=True)
     want = most_throughput(problem)
@@ -81,6 +102,27 @@ def test_middle_problems_are_near_the_exact_solution_and_bounded() -> None:
     assert faults(problem, Target.THROUGHPUT, answer.routes) == []
     assert want.value * 0.95 <= answer.metrics.throughput_per_s <= want.value * (1 + 1e-6)
     assert answer.bound >= want.value * (1 - 1e-6)
+
+
+def test_of_two_searches_the_better_mixture_is_kept_and_their_routes_are_mixed() -> None:
+    # Each device is quick at one half, and holds one half.
+    problem = pair((1.0, 4.0), (4.0, 1.0), memory_bytes=100)
+    found = assembled(problem, 1e5)
+    best = found.value, found.best
+    assert found.value == pytest.approx(1.0)
+    with found.aside():
+        assert found.best == ()
+        assert found.value == np.inf
+        assert not found.content.any()
+        found.all_together()
+        assert found.best == ()
+    assert (found.value, found.best) == best
+    with found.aside(0.5, best[1]):
+        assert found.content.sum() == 2
+    assert found.value == 0.5
+    found.value, found.best = np.inf, ()
+    found.all_together()
+    assert (found.value, found.best) == best
 
 
 def test_a_long_model_is_served_within_budgets_and_a_bound_by_few_routes() -> None:
