@@ -11,7 +11,7 @@ already takes as long as the best schedule known.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import permutations, product
 
@@ -21,6 +21,7 @@ from edge_agent.devices import DeviceId
 from edge_agent.distributions import PlacedArm, PlacedFork, Route
 from edge_agent.planning.amounts import FIRST_LOAD, JOULES, SECONDS, SIZE_BYTES, column_count
 from edge_agent.planning.cost import is_divisible
+from edge_agent.planning.known import Flags
 from edge_agent.planning.metrics import (
     find_link,
     fork_legs,
@@ -50,6 +51,7 @@ _MOST_CHOICES = 96
 _MOST_CELLS = 4000
 """Choices of forks, and their number times that of segments where that allows more: a search takes
 longer with each."""
+_SURELY = 1.0 + 1e-9
 _MOST_ORDERED = 4
 """Arms on other devices whose order of sending is tried, where they share a link."""
 
@@ -103,16 +105,16 @@ def _options(tables: Tables, *, is_quickest: bool, is_rate: bool) -> list[ForkOp
     return list(_quickest(tables))
 
 
-def _linear_s(tables: Tables, inside: SegmentRange, home: int) -> float:
-    """Seconds of running a fork's segments in the best of its home's configurations."""
-    own = tables.device_of == home
+def _linear_s(tables: Tables, inside: SegmentRange) -> Floats:
+    """(d,): seconds of running a fork's segments in the best of each device's configurations."""
     rows = slice(inside.start, inside.stop)
-    took = (tables.seconds[rows, own] + tables.refusal[rows, own]).sum(axis=0)
-    took += tables.overhead[own]
+    took = (tables.seconds[rows] + tables.refusal[rows]).sum(axis=0) + tables.overhead
     for edge in (inside.start, inside.stop):
         if edge < tables.places:
-            took += tables.barrier[edge, own] + tables.border[edge, own]
-    return float(took.min(initial=np.inf))
+            took += tables.barrier[edge] + tables.border[edge]
+    found = np.full(len(tables.devices), np.inf)
+    np.minimum.at(found, tables.device_of, took)
+    return found
 
 
 def demands_of(tables: Tables, step: PlacedFork) -> Floats:
@@ -144,17 +146,21 @@ class _Machine:
     choices: tuple[int, ...]
 
 
-def _able(tables: Tables, fork: Fork) -> list[int]:
+def _able(tables: Tables, fork: Fork, parted: Flags) -> list[int]:
     """The choices in which branches of a fork may run."""
     inside = slice(fork.segments.start, fork.segments.stop)
-    allowed = np.flatnonzero(~tables.refusal[inside].any(axis=0))
-    return [c for c in allowed.tolist() if _is_parted(tables, c)]
+    is_allowed = ~tables.refusal[inside].any(axis=0)
+    return np.flatnonzero(is_allowed & parted).tolist()
 
 
-def _is_parted(tables: Tables, c: int) -> bool:
-    choice = tables.choices[c]
-    assert choice.configuration is not None, "there are no choices of forks yet"
-    return is_divisible(times_of(tables.problem, choice.device, choice.configuration))
+def _parted(tables: Tables) -> Flags:
+    """(c,): the choices in which parts of the model may run."""
+    found = []
+    for choice in tables.choices:
+        assert choice.configuration is not None, "there are no choices of forks yet"
+        times = times_of(tables.problem, choice.device, choice.configuration)
+        found.append(is_divisible(times))
+    return np.array(found, bool)
 
 
 def _machines(tables: Tables, able: Sequence[int], home: DeviceId) -> list[_Machine]:
@@ -204,11 +210,12 @@ def _orders(tables: Tables, home: DeviceId, arms: Sequence[PlacedArm]) -> Iterat
 def _all_options(tables: Tables) -> list[list[ForkOption]] | None:
     """Of every fork and home all ways; None: there are too many to look at."""
     looked_at = 0
+    parted = _parted(tables)
     found: list[list[ForkOption]] = []
     for index, fork in enumerate(tables.problem.summary.forks):
-        for home in range(len(tables.devices)):
+        for home, device in enumerate(tables.devices):
             options = []
-            for step in _ways(tables, index, fork, tables.devices[home]):
+            for step in _ways(tables, index, fork, device, parted):
                 looked_at += 1
                 if looked_at > _MOST_LOOKED_AT:
                     return None
@@ -217,8 +224,10 @@ def _all_options(tables: Tables) -> list[list[ForkOption]] | None:
     return found
 
 
-def _ways(tables: Tables, index: int, fork: Fork, home: DeviceId) -> Iterator[PlacedFork]:
-    machines = _machines(tables, _able(tables, fork), home)
+def _ways(
+    tables: Tables, index: int, fork: Fork, home: DeviceId, parted: Flags
+) -> Iterator[PlacedFork]:
+    machines = _machines(tables, _able(tables, fork, parted), home)
     for placed in product(range(len(machines)), repeat=len(fork.branches)):
         arms = {m: tuple(b for b, at in enumerate(placed) if at == m) for m in sorted({*placed})}
         if len(arms) < 2:
@@ -273,13 +282,25 @@ def _quickest(tables: Tables) -> Iterator[ForkOption]:
         if (target, source) in ways
     }
     tries = max(MOST_TRIES // max(len(forks) * len(tables.devices), 1), _LEAST_TRIES)
+    reach = _Reach.of(tables, ways.values())
+    parted = _parted(tables)
+    around = tables.overhead.tolist(), tables.border_s_per_byte.tolist()
+    found: dict[tuple[_Branches, DeviceId], list[_Machine]] = {}
+    index_of = {device: at for at, device in enumerate(tables.devices)}
     for index, fork in enumerate(forks):
         seconds = np.array([branch.work for branch in fork.branches])
         seconds = seconds @ tables.seconds[fork.segments.start : fork.segments.stop]
-        able = _able(tables, fork)
+        able = _able(tables, fork, parted)
         arms: dict[tuple[_Branches, _Branches], tuple[float, int]] = {}
+        linear_s = _linear_s(tables, fork.segments)
+        alone_s = _alone_s(tables, fork, seconds, able, reach)
+        least_s = _least_s(tables, able, alone_s)
         for home, device in enumerate(tables.devices):
-            machines = _machines(tables, able, device)
+            if least_s[home] > linear_s[home] * _SURELY:
+                continue
+            if (tuple(able), device) not in found:
+                found[tuple(able), device] = _machines(tables, able, device)
+            machines = found[tuple(able), device]
             if len(machines) < 2:
                 continue
             search = _Schedules(
@@ -289,14 +310,90 @@ def _quickest(tables: Tables) -> Iterator[ForkOption]:
                 home=device,
                 machines=machines,
                 trips=[trips.get((device, m.device)) for m in machines],
-                seconds=seconds,
+                seconds=seconds.tolist(),
+                around=around,
+                alone_s=[alone_s[home, index_of[m.device]].tolist() for m in machines],
                 arms=arms,
                 tries=tries,
-                best_s=_linear_s(tables, fork.segments, home),
+                best_s=float(linear_s[home]),
             )
             step = search.soonest()
             if step is not None:
                 yield ForkOption(step=step, home=home, demands=demands_of(tables, step))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Reach:
+    """What sending takes between all devices: (d, d), from each to each."""
+
+    latency_s: Floats
+    """Infinity where there is no link."""
+    first_s: Floats
+    """Seconds per byte of a first chunk, over the processors of both ends and the wire."""
+    further_s: Floats
+    """Seconds per byte of what follows."""
+    chunk_bytes: int
+    most_bytes: Floats
+    """(d,): that may be sent to each at once."""
+
+    @classmethod
+    def of(cls, tables: Tables, ways: Iterable[_Way]) -> _Reach:
+        problem = tables.problem
+        index = {device: at for at, device in enumerate(tables.devices)}
+        latency_s = np.where(np.eye(len(index), dtype=bool), 0.0, np.inf)
+        first_s, further_s = np.zeros_like(latency_s), np.zeros_like(latency_s)
+        for way in ways:
+            ends = index.get(way.link.source), index.get(way.link.target)
+            if None not in ends:
+                steps = (
+                    way.send_s_per_byte,
+                    1.0 / way.link.goodput_bytes_per_s,
+                    way.receive_s_per_byte,
+                )
+                latency_s[ends] = way.link.latency_s
+                first_s[ends], further_s[ends] = sum(steps), max(steps)
+        most = [problem.device(device).most_crossing_bytes for device in tables.devices]
+        return cls(
+            latency_s=latency_s,
+            first_s=first_s,
+            further_s=further_s,
+            chunk_bytes=problem.chunk_bytes,
+            most_bytes=np.array([np.inf if size is None else size for size in most]),
+        )
+
+    def sent_s(self, sizes: Floats) -> Floats:
+        """(d, d, k): seconds of sending that many bytes, as `metrics.sending_s` has it; nothing on
+        a device itself."""
+        first = np.minimum(sizes, self.chunk_bytes)
+        took = self.latency_s[..., None] + self.first_s[..., None] * first
+        took = took + self.further_s[..., None] * (sizes - first)
+        is_away = ~np.eye(len(took), dtype=bool)[..., None]
+        return np.where(is_away & (sizes > self.most_bytes[:, None]), np.inf, took)
+
+
+def _alone_s(
+    tables: Tables, fork: Fork, seconds: Floats, able: Sequence[int], reach: _Reach
+) -> Floats:
+    """(d, d, branches): from each home, seconds of each branch alone on each device, there and
+    back. For `seconds` see `_Schedules`."""
+    given = np.array([fork.input_bytes((b,)) for b in range(len(fork.branches))], np.float64)
+    taken = np.array([branch.output_bytes for branch in fork.branches], np.float64)
+    took = seconds + tables.overhead + (given + taken)[:, None] * tables.border_s_per_byte
+    alone_s = np.full((len(tables.devices), len(given)), np.inf)
+    np.minimum.at(alone_s, tables.device_of[able], took[:, able].T)
+    found: Floats = alone_s + reach.sent_s(given) + reach.sent_s(taken).swapaxes(0, 1)
+    return found
+
+
+def _least_s(tables: Tables, able: Sequence[int], alone_s: Floats) -> Floats:
+    """(d,): from each home, no schedule takes less: each branch is somewhere, and where the home
+    can run one arm at a time, one of them is elsewhere."""
+    least_s: Floats = alone_s.min(axis=1).max(axis=1)
+    away_s = np.where(np.eye(len(alone_s), dtype=bool), np.inf, alone_s.min(axis=2)).min(axis=1)
+    resources = {(int(tables.device_of[c]), int(tables.resource_of[c])) for c in able}
+    counts = Counter(device for device, _ in resources)
+    is_single = np.array([counts[d] < 2 for d in range(len(alone_s))])
+    return np.where(is_single, np.maximum(least_s, away_s), least_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,8 +436,12 @@ class _Schedules:
     fork: Fork
     home: DeviceId
     machines: Sequence[_Machine]
-    seconds: Floats
+    seconds: Sequence[Sequence[float]]
     """(branches, c): of each branch alone, without overhead and borders."""
+    around: tuple[Sequence[float], Sequence[float]]
+    """(c,) each: seconds of overhead, and of borders per byte that crosses."""
+    alone_s: Sequence[Sequence[float]]
+    """Of each machine, of each branch: no arm with it takes less there."""
     tries: int
     """Schedules that may still be looked at."""
     best_s: float
@@ -367,13 +468,15 @@ class _Schedules:
         known = self.arms.get((choices, branches))
         if known is not None:
             return known
-        tables, which = self.tables, list(choices)
         crossing = self.fork.input_bytes(branches)
         crossing += sum(self.fork.branches[b].output_bytes for b in branches)
-        took = self.seconds[list(branches)][:, which].sum(axis=0)
-        took += tables.overhead[which] + tables.border_s_per_byte[which] * crossing
-        best = int(took.argmin())
-        found = float(took[best]), choices[best]
+        rows = [self.seconds[b] for b in branches]
+        overhead_s, border_s = self.around
+        # Of few branches, numbers take a tenth of the time that arrays take.
+        found = min(
+            (sum(row[c] for row in rows) + overhead_s[c] + border_s[c] * crossing, c)
+            for c in choices
+        )
         self.arms[choices, branches] = found
         return found
 
@@ -389,11 +492,8 @@ class _Schedules:
 
     def soonest(self) -> PlacedFork | None:
         """The schedule that ends soonest; None if none is found that beats running without."""
-        places = range(len(self.machines))
-        alone_s = [
-            min(self.run_s(m, (b,))[0] for m in places) for b in range(len(self.fork.branches))
-        ]
-        order = sorted(range(len(self.fork.branches)), key=lambda b: (-alone_s[b], b))
+        quickest_s = [min(alone) for alone in zip(*self.alone_s, strict=True)]
+        order = sorted(range(len(self.fork.branches)), key=lambda b: (-quickest_s[b], b))
         self._search(order, ((),) * len(self.machines))
         return self.best
 
@@ -404,6 +504,8 @@ class _Schedules:
             return
         further = []
         for machine, own in enumerate(arms):
+            if self.alone_s[machine][order[0]] > self.best_s * _SURELY:
+                continue
             longer = tuple(sorted((*own, order[0])))
             further.append((self.run_s(machine, longer)[0], machine, longer))
         for run_s, machine, longer in sorted(further):
