@@ -291,6 +291,12 @@ class Assembly:
             return None
         return self._relaxed(there, banned | (~there & (self.sizes > left[self.pool_of])), left)
 
+    @property
+    def parts(self) -> Floats:
+        """(n, forms): which part of its memory each weight takes."""
+        part: Floats = self.sizes / np.maximum(self.caps.memory, 1.0)[self.pool_of]
+        return part
+
     @contextmanager
     def aside(self, value: float = np.inf, best: Shares = ()) -> Iterator[None]:
         """Begin with another mixture, and go on as if the best so far was not known; afterwards
@@ -335,8 +341,7 @@ class Assembly:
             is_half = is_open
             if not is_open.any():
                 return bound, there, None
-        part = self.sizes / np.maximum(self.caps.memory, 1.0)[self.pool_of]
-        score = np.where(is_half, part * (0.1 + needed), -1.0)
+        score = np.where(is_half, self.parts * (0.1 + needed), -1.0)
         place, form = divmod(int(score.argmax()), score.shape[1])
         return bound, there, (place, form)
 

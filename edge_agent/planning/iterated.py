@@ -23,7 +23,6 @@ from edge_agent.planning.amounts import CLOSE
 from edge_agent.planning.assembly import NODE_EFFORT, Assembly
 from edge_agent.planning.known import Flags
 from edge_agent.planning.mixture import Shares
-from edge_agent.planning.tables import Floats
 
 _STARTS_EFFORT, _TREE_EFFORT = 0.15, 0.1
 """Shares of what is left of the effort: to put mixtures together, for branch and bound."""
@@ -74,7 +73,7 @@ def _dives(assembly: Assembly, stop: float) -> list[tuple[float, Shares]]:
     """Mixtures of different values, the best first."""
     found: list[tuple[float, Shares]] = []
     nothing = np.zeros_like(assembly.sizes, dtype=bool)
-    part = _parts_of_memories(assembly)
+    part = assembly.parts
     pools = assembly.pool_of[None, :] == np.arange(len(assembly.caps.memory))[:, None]
     parts = np.array([part[:, own].max(axis=1, initial=0.0) for own in pools])
     order = np.argsort(-parts, axis=None, kind="stable")
@@ -95,17 +94,10 @@ def _dives(assembly: Assembly, stop: float) -> list[tuple[float, Shares]]:
     ]
 
 
-def _parts_of_memories(assembly: Assembly) -> Floats:
-    """(n, forms): which part of its memory each weight takes."""
-    budgets = np.maximum(assembly.caps.memory, 1.0)
-    part: Floats = assembly.sizes / budgets[assembly.pool_of]
-    return part
-
-
 def _begin_again(assembly: Assembly, stop: float) -> None:
     """Put together anew what a memory holds, without one of its weights, the largest first, and
     better that."""
-    part = _parts_of_memories(assembly)
+    part = assembly.parts
     tried: set[tuple[bytes, int, int]] = set()
     while assembly.best and assembly.spent < stop and not assembly.is_done:
         there = assembly.content
