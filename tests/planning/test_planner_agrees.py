@@ -39,3 +39,8 @@ def test_the_planner_agrees_with_brute_force_on_many_problems(seed: int) -> None
 def test_the_planner_agrees_with_brute_force_on_five_thousand_problems(seed: int) -> None:
     tally = compare(small_problems_from(seed, 25))
     assert list(tally.problems()) == []
+
+
+def test_a_tiny_share_of_a_very_slow_route_is_known_exactly() -> None:
+    tally = compare([list(small_problems_from(1164, 25))[19]])
+    assert list(tally.problems()) == []

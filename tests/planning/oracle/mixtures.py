@@ -155,7 +155,29 @@ def least_busy(
     greater = {i: s for i, s in found.items() if s > SURE_SHARE}
     whole = sum(greater.values())
     without = Mixture.of(loads, {i: s / whole for i, s in greater.items()})
-    return min(Mixture.of(loads, found), without, key=lambda mixture: mixture.value)
+    every = Mixture.of(loads, found), without, _evened(loads, sorted(found))
+    return min(every, key=lambda mixture: mixture.value)
+
+
+def _evened(loads: Floats, support: list[int]) -> Mixture:
+    """The best shares of routes that fit together, counted in the time that each takes: so the
+    share of a very slow route is as exact as that of a quick one."""
+    alone = loads[support].max(axis=1)
+    if not alone.all():
+        return Mixture(value=0.0, shares={support[int(alone.argmin())]: 1.0})
+    program = Program()
+    times = program.add_columns(np.zeros(len(support)))
+    busiest = program.add_columns([1.0])
+    for column in (loads[support] / alone[:, None]).T:
+        used = np.flatnonzero(column)
+        if len(used):
+            program.add_row([*(times + used), busiest], [*column[used], -1.0], high=0.0)
+    program.add_row(times + np.arange(len(support)), alone.min() / alone, low=1.0, high=1.0)
+    solution = program.solve()
+    assert solution is not None
+    shares = np.maximum(solution[times : times + len(support)], 0.0) / alone
+    shares /= shares.sum()
+    return Mixture.of(loads, dict(zip(support, shares.tolist(), strict=True)))
 
 
 def cheapest(
