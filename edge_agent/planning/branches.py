@@ -11,7 +11,7 @@ already takes as long as the best schedule known.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import permutations, product
 
@@ -36,7 +36,15 @@ from edge_agent.planning.metrics import (
     times_of,
 )
 from edge_agent.planning.present import is_spared
-from edge_agent.planning.tables import Choice, Floats, Forks, Tables, is_at_rate, tabulate
+from edge_agent.planning.tables import (
+    Choice,
+    Floats,
+    Forks,
+    Tables,
+    is_at_rate,
+    sends_between,
+    tabulate,
+)
 from edge_agent.plans import Target
 from edge_agent.problems import Link, Problem
 from edge_agent.subgraphs import Fork, SegmentRange
@@ -282,7 +290,7 @@ def _quickest(tables: Tables) -> Iterator[ForkOption]:
         if (target, source) in ways
     }
     tries = max(MOST_TRIES // max(len(forks) * len(tables.devices), 1), _LEAST_TRIES)
-    reach = _Reach.of(tables, ways.values())
+    trips_s = _trips_s(tables, forks)
     parted = _parted(tables)
     around = tables.overhead.tolist(), tables.border_s_per_byte.tolist()
     found: dict[tuple[_Branches, DeviceId], list[_Machine]] = {}
@@ -293,7 +301,7 @@ def _quickest(tables: Tables) -> Iterator[ForkOption]:
         able = _able(tables, fork, parted)
         arms: dict[tuple[_Branches, _Branches], tuple[float, int]] = {}
         linear_s = _linear_s(tables, fork.segments)
-        alone_s = _alone_s(tables, fork, seconds, able, reach)
+        alone_s = _alone_s(tables, fork, seconds, able, trips_s[index])
         least_s = _least_s(tables, able, alone_s)
         for home, device in enumerate(tables.devices):
             if least_s[home] > linear_s[home] * _SURELY:
@@ -312,7 +320,7 @@ def _quickest(tables: Tables) -> Iterator[ForkOption]:
                 trips=[trips.get((device, m.device)) for m in machines],
                 seconds=seconds.tolist(),
                 around=around,
-                alone_s=[alone_s[home, index_of[m.device]].tolist() for m in machines],
+                alone_s=[alone_s[:, home, index_of[m.device]].tolist() for m in machines],
                 arms=arms,
                 tries=tries,
                 best_s=float(linear_s[home]),
@@ -322,77 +330,46 @@ def _quickest(tables: Tables) -> Iterator[ForkOption]:
                 yield ForkOption(step=step, home=home, demands=demands_of(tables, step))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Reach:
-    """What sending takes between all devices: (d, d), from each to each."""
+def _trips_s(tables: Tables, forks: Sequence[Fork]) -> list[Floats]:
+    """Of each fork (branches, d, d): seconds of sending what each branch alone reads from each home
+    to each device, and what it gives back."""
+    given, taken = (
+        sends_between(tables.problem, tables.devices, np.concatenate(sizes))
+        for sizes in zip(*(_crossing(fork) for fork in forks), strict=True)
+    )
+    trips = given.seconds + given.penalty + (taken.seconds + taken.penalty).swapaxes(1, 2)
+    return np.split(trips, np.cumsum([len(fork.branches) for fork in forks])[:-1])
 
-    latency_s: Floats
-    """Infinity where there is no link."""
-    first_s: Floats
-    """Seconds per byte of a first chunk, over the processors of both ends and the wire."""
-    further_s: Floats
-    """Seconds per byte of what follows."""
-    chunk_bytes: int
-    most_bytes: Floats
-    """(d,): that may be sent to each at once."""
 
-    @classmethod
-    def of(cls, tables: Tables, ways: Iterable[_Way]) -> _Reach:
-        problem = tables.problem
-        index = {device: at for at, device in enumerate(tables.devices)}
-        latency_s = np.where(np.eye(len(index), dtype=bool), 0.0, np.inf)
-        first_s, further_s = np.zeros_like(latency_s), np.zeros_like(latency_s)
-        for way in ways:
-            ends = index.get(way.link.source), index.get(way.link.target)
-            if None not in ends:
-                steps = (
-                    way.send_s_per_byte,
-                    1.0 / way.link.goodput_bytes_per_s,
-                    way.receive_s_per_byte,
-                )
-                latency_s[ends] = way.link.latency_s
-                first_s[ends], further_s[ends] = sum(steps), max(steps)
-        most = [problem.device(device).most_crossing_bytes for device in tables.devices]
-        return cls(
-            latency_s=latency_s,
-            first_s=first_s,
-            further_s=further_s,
-            chunk_bytes=problem.chunk_bytes,
-            most_bytes=np.array([np.inf if size is None else size for size in most]),
-        )
-
-    def sent_s(self, sizes: Floats) -> Floats:
-        """(d, d, k): seconds of sending that many bytes, as `metrics.sending_s` has it; nothing on
-        a device itself."""
-        first = np.minimum(sizes, self.chunk_bytes)
-        took = self.latency_s[..., None] + self.first_s[..., None] * first
-        took = took + self.further_s[..., None] * (sizes - first)
-        is_away = ~np.eye(len(took), dtype=bool)[..., None]
-        return np.where(is_away & (sizes > self.most_bytes[:, None]), np.inf, took)
+def _crossing(fork: Fork) -> tuple[Floats, Floats]:
+    """(branches,) each: bytes that a branch alone reads, and that it gives."""
+    given = [fork.input_bytes((b,)) for b in range(len(fork.branches))]
+    taken = [branch.output_bytes for branch in fork.branches]
+    return np.array(given, np.float64), np.array(taken, np.float64)
 
 
 def _alone_s(
-    tables: Tables, fork: Fork, seconds: Floats, able: Sequence[int], reach: _Reach
+    tables: Tables, fork: Fork, seconds: Floats, able: Sequence[int], trips_s: Floats
 ) -> Floats:
-    """(d, d, branches): from each home, seconds of each branch alone on each device, there and
+    """(branches, d, d): from each home, seconds of each branch alone on each device, there and
     back. For `seconds` see `_Schedules`."""
-    given = np.array([fork.input_bytes((b,)) for b in range(len(fork.branches))], np.float64)
-    taken = np.array([branch.output_bytes for branch in fork.branches], np.float64)
+    given, taken = _crossing(fork)
     took = seconds + tables.overhead + (given + taken)[:, None] * tables.border_s_per_byte
-    alone_s = np.full((len(tables.devices), len(given)), np.inf)
+    alone_s = np.full((len(tables.devices), len(fork.branches)), np.inf)
     np.minimum.at(alone_s, tables.device_of[able], took[:, able].T)
-    found: Floats = alone_s + reach.sent_s(given) + reach.sent_s(taken).swapaxes(0, 1)
+    found: Floats = alone_s.T[:, None, :] + trips_s
     return found
 
 
 def _least_s(tables: Tables, able: Sequence[int], alone_s: Floats) -> Floats:
     """(d,): from each home, no schedule takes less: each branch is somewhere, and where the home
     can run one arm at a time, one of them is elsewhere."""
-    least_s: Floats = alone_s.min(axis=1).max(axis=1)
-    away_s = np.where(np.eye(len(alone_s), dtype=bool), np.inf, alone_s.min(axis=2)).min(axis=1)
+    least_s: Floats = alone_s.min(axis=2).max(axis=0)
+    is_home = np.eye(len(least_s), dtype=bool)
+    away_s = np.where(is_home, np.inf, alone_s.min(axis=0)).min(axis=1)
     resources = {(int(tables.device_of[c]), int(tables.resource_of[c])) for c in able}
     counts = Counter(device for device, _ in resources)
-    is_single = np.array([counts[d] < 2 for d in range(len(alone_s))])
+    is_single = np.array([counts[d] < 2 for d in range(len(least_s))])
     return np.where(is_single, np.maximum(least_s, away_s), least_s)
 
 

@@ -116,8 +116,7 @@ def mix(
         bound=relaxation.bound,
     )
     assembly.build(columns)
-    if assembly.is_sized:
-        search(assembly)
+    search(assembly)
     # Of routes that change only between blocks something else is the best.
     bound = assembly.bound if coarse is tables else relaxation.bound
     return Mixed(shares=assembly.shares, value=assembly.value, bound=bound)

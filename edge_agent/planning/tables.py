@@ -255,8 +255,6 @@ def tabulate(problem: Problem, target: Target, homes: Collection[DeviceId] = ())
             for size in (crossing_bytes(problem, p) for p in range(n))
         ]
     )
-    pairs = [(a.id, b.id) for a in devices for b in devices]
-    between = _sends(problem, links, np.repeat(inner_sizes[:, None], len(pairs), axis=1), pairs)
     index = {name: at for at, name in enumerate(resources)}
 
     def link_index(a: DeviceId, b: DeviceId) -> int:
@@ -293,7 +291,7 @@ def tabulate(problem: Problem, target: Target, homes: Collection[DeviceId] = ())
         link_of=np.array([[link_index(a.id, b.id) for b in devices] for a in devices]),
         in_link_of=np.array([link_index(problem.owner, d.id) for d in devices]),
         out_link_of=np.array([link_index(d.id, problem.owner) for d in devices]),
-        sends=_shaped(between, (n, len(devices), len(devices))),
+        sends=sends_between(problem, [device.id for device in devices], inner_sizes),
         first_sends=ends(problem.owner, None, problem.input_bytes),
         last_sends=ends(None, problem.owner, problem.output_bytes),
         forks=Forks.none(3 + len(resources) + len(pools)),
@@ -340,6 +338,15 @@ def _groups(rows: Sequence[tuple[PlannedDevice, SegmentTimes]]) -> list[list[int
         return len(group) > 1 and (is_kept or any(rows[c][1].turn_s_per_byte for c in group))
 
     return [group for group in found.values() if has_inner(group)]
+
+
+def sends_between(problem: Problem, devices: Sequence[DeviceId], sizes: Floats) -> Sends:
+    """(k, d, d): what sending each of `sizes`, (k,), from each device to each costs; NaN cannot be
+    sent."""
+    links = {(link.source, link.target): link for link in problem.links}
+    pairs = [(a, b) for a in devices for b in devices]
+    every = np.repeat(sizes[:, None], len(pairs), axis=1)
+    return _shaped(_sends(problem, links, every, pairs), (len(sizes), len(devices), len(devices)))
 
 
 def _sends(

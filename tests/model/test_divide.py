@@ -422,4 +422,5 @@ def test_four_thousand_nodes_are_divided_with_twice_the_work_of_two_thousand(
         assert found.segments[-1].stop == 20 * blocks + 1
         assert len(found.segments) == 64
         lines.append(lines_of(divided))
+    assert len(ModelGraph.load(tmp_path / "model.onnx").nodes) == 4001
     assert lines[1] < 2.5 * lines[0]

@@ -42,8 +42,7 @@ def assembled(problem: Problem, effort: float, most_routes: int | None = None) -
         bound=relaxation.bound,
     )
     found.build(relaxation.columns)
-    if found.is_sized:
-        search(found)
+    search(found)
     return found
 
 
