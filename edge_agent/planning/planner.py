@@ -26,7 +26,7 @@ from edge_agent.planning.amounts import (
     amounts,
     memory_columns,
 )
-from edge_agent.planning.branches import with_forks
+from edge_agent.planning.branches import with_forks, with_needed_forks
 from edge_agent.planning.greatest import least_greatest
 from edge_agent.planning.labels import best_route
 from edge_agent.planning.metrics import evaluate
@@ -64,7 +64,7 @@ def attempt(problem: Problem, target: Target, effort: float = EFFORT) -> Distrib
 
 
 def _searched(problem: Problem, target: Target, effort: float) -> Distribution | _Nothing:
-    tables = tables_of(problem, target)
+    tables = tables_of(problem, target, is_whole=False)
     if tables is None:
         return _Nothing(is_certain=True)
     search = _Search(
@@ -107,14 +107,21 @@ def _best_of(
     return answer
 
 
-def tables_of(problem: Problem, target: Target) -> Tables | None:
-    """The arrays of a problem, forks among the choices; None if no device may do anything."""
+def tables_of(problem: Problem, target: Target, *, is_whole: bool = True) -> Tables | None:
+    """The arrays of a problem, forks among the choices; None if no device may do anything.
+
+    Not `is_whole`: where only the quickest route counts, forks that it does not need may be
+    missing.
+    """
     tables = tabulate(problem, target)
     if tables is None:
         return None
     caps = caps_of(tables)
     is_free = not np.isfinite(caps.row).any() and problem.bound(Target.THROUGHPUT) is None
-    return with_forks(tables, target, is_quickest=is_free and target is Target.LATENCY)
+    is_quickest = is_free and target is Target.LATENCY
+    if is_quickest and not is_whole:
+        return with_needed_forks(tables)
+    return with_forks(tables, target, is_quickest=is_quickest)
 
 
 def caps_of(tables: Tables) -> Caps:

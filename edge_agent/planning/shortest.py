@@ -289,7 +289,7 @@ def sweep(tables: Tables, costs: Weighed) -> Paths:
         else:
             add(costs.send[place], head[:, None, :], out=sent)
             minimum.reduce(sent, axis=2, out=out)
-        np.take(out, device_of, axis=1, out=some, mode="clip")
+        out.take(device_of, axis=1, out=some, mode="clip")
         add(costs.leave[place], some, out=some)
         minimum(on, some, out=rest)
         if is_grouped:

@@ -11,11 +11,19 @@ import pytest
 from edge_agent.devices import DeviceId, UnitId
 from edge_agent.distributions import Distribution, PlacedFork
 from edge_agent.planning.amounts import amounts
-from edge_agent.planning.branches import with_forks
+from edge_agent.planning.branches import with_forks, with_needed_forks
 from edge_agent.planning.caps import memory_together
 from edge_agent.planning.coarse import coarsen, refined
-from edge_agent.planning.metrics import evaluate, legs, memory_bytes, resource_loads
+from edge_agent.planning.metrics import (
+    evaluate,
+    fork_legs,
+    latency_s,
+    legs,
+    memory_bytes,
+    resource_loads,
+)
 from edge_agent.planning.planner import plan
+from edge_agent.planning.schedules import schedules
 from edge_agent.planning.shortest import Pieces, Weights, as_route, cheapest
 from edge_agent.planning.tables import Tables, tabulate
 from edge_agent.plans import Target
@@ -209,3 +217,46 @@ def test_a_coarse_route_with_forks_demands_what_the_refined_one_does(seed: int) 
         fine = amounts(tables, refined(starts, pieces))
         assert amounts(coarse, pieces).seconds == pytest.approx(fine.seconds)
         assert amounts(coarse, pieces).memory == pytest.approx(fine.memory)
+
+
+def _latency_tables(seed: int) -> Tables | None:
+    problem = small_problem(random.Random(seed))
+    if not problem.summary.forks or not problem.with_branches:
+        return None
+    return tabulate(problem, Target.LATENCY)
+
+
+LATENCY_SEEDS = [seed for seed in range(400) if _latency_tables(seed)]
+
+
+def _quickest_s(tables: Tables) -> float:
+    none = Weights.none(tables)
+    return float(cheapest(tables, replace(none, seconds=none.seconds + 1.0)).totals[0])
+
+
+def test_the_forks_that_are_needed_are_as_quick_as_all() -> None:
+    gains, fewer = 0, 0
+    for seed in LATENCY_SEEDS:
+        tables = _latency_tables(seed)
+        assert tables is not None
+        whole = with_forks(tables, Target.LATENCY, is_quickest=True)
+        needed = with_needed_forks(tables)
+        assert _quickest_s(needed) == pytest.approx(_quickest_s(whole), rel=1e-12), seed
+        gains += _quickest_s(needed) < 0.999 * _quickest_s(tables)
+        fewer += len(needed.forks.steps) < len(whole.forks.steps)
+    assert gains > len(LATENCY_SEEDS) // 10
+    assert fewer > len(LATENCY_SEEDS) // 4
+
+
+def test_no_schedule_ends_before_its_bound() -> None:
+    found = 0
+    for seed in LATENCY_SEEDS:
+        tables = _latency_tables(seed)
+        assert tables is not None
+        for schedule in schedules(tables):
+            step = schedule.soonest()
+            if step is not None:
+                found += 1
+                took_s = latency_s(fork_legs(tables.problem, step, 0.0))
+                assert schedule.least_s <= took_s * (1.0 + 1e-12), seed
+    assert found > len(LATENCY_SEEDS) // 2
