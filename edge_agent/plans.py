@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -27,6 +28,22 @@ class Target(StrEnum):
 
 SERVED_TARGETS = (Target.LATENCY, Target.THROUGHPUT)
 """What a loaded model can be measured and verified for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """What a metric must keep to: at most `limit`, of the throughput at least.
+
+    In seconds, requests per second, joules per request, bytes on the fullest device, bytes per
+    request. Of latency, energy and bytes it holds for every request, whatever route it takes.
+    """
+
+    target: Target
+    limit: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.limit) and self.limit >= 0):
+            raise ValueError(f"bound on {self.target}: got {self.limit:g}, want at least 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from edge_agent.devices import DeviceId, UnitId
-from edge_agent.plans import Target
+from edge_agent.plans import Bound, Target
 from edge_agent.profiles import Configuration, SegmentTimes
 from edge_agent.subgraphs import ModelSummary
 
@@ -171,22 +171,6 @@ class SegmentPin:
     """None: any unit of the device."""
     pattern: str = ""
     """Of the node names that it was said with, for messages."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
-    """What a metric must keep to: at most `limit`, of the throughput at least.
-
-    In seconds, requests per second, joules per request, bytes on the fullest device, bytes per
-    request. Of latency, energy and bytes it holds for every request, whatever route it takes.
-    """
-
-    target: Target
-    limit: float
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.limit) and self.limit >= 0):
-            raise ValueError(f"bound on {self.target}: got {self.limit:g}, want at least 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

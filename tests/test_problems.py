@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from edge_agent.devices import DeviceId, UnitId
-from edge_agent.plans import Target
+from edge_agent.plans import Bound, Target
 from edge_agent.problems import (
-    Bound,
     DeviceStatistics,
     Link,
     PlannedDevice,

@@ -35,13 +35,13 @@ from edge_agent.wire.messages import (
     Models,
     Plan,
     PlanInMaking,
-    PlanLoaded,
     Replan,
     Status,
     Unload,
     error_text,
 )
 from edge_agent.wire.parts import ModelState
+from edge_agent.wire.planning import PlanLoaded
 
 log = logging.getLogger(__name__)
 

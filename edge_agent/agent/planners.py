@@ -26,11 +26,10 @@ from edge_agent.wire.messages import (
     Codec,
     Distributions,
     Failure,
-    PlannerMessage,
-    PlannerRequest,
     Progress,
     decode,
 )
+from edge_agent.wire.planning import FROM_PLANNER, PlannerMessage, PlannerRequest
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +80,7 @@ class Planner:
             self.stream.send(encoded, (), until_s)
             while True:
                 raw, _ = self.stream.receive(until_s)
-                told: PlannerMessage = decode(self._codec.from_planner, raw)
+                told: PlannerMessage = decode(FROM_PLANNER, raw)
                 match told:
                     case Progress(fraction=fraction, what=what):
                         reached = f"it was {fraction:.0%} through, at {what}"

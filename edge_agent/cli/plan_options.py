@@ -11,8 +11,8 @@ from typing import Final
 
 from edge_agent.devices import DeviceId, UnitId
 from edge_agent.errors import UsageError
-from edge_agent.plans import Target
-from edge_agent.problems import Bound, Link
+from edge_agent.plans import Bound, Target
+from edge_agent.problems import Link
 from edge_agent.profile_files.fields import close_to
 from edge_agent.quantities import DURATION, SIZE, Measure, parse
 

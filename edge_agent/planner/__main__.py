@@ -24,14 +24,12 @@ from edge_agent.wire.messages import (
     Distributions,
     Failure,
     Message,
-    PlanLoaded,
-    PlannerRequest,
-    PlanProblem,
     Progress,
     decode,
     error_text,
 )
-from edge_agent.wire.routes import pack_best, pack_front
+from edge_agent.wire.planning import TO_PLANNER, PlanLoaded, PlannerRequest, PlanProblem
+from edge_agent.wire.routes import pack
 
 log = logging.getLogger(__name__)
 
@@ -52,14 +50,9 @@ def _planned(message: PlannerRequest, settings: Settings, report: Report) -> Pla
     )
 
 
-def _answer(raw: bytes, codec: Codec, settings: Settings, report: Report) -> Message:
+def _answer(raw: bytes, settings: Settings, report: Report) -> Message:
     try:
-        planned = _planned(decode(codec.to_planner, raw), settings, report)
-        return Distributions(
-            best=pack_best(planned),
-            front=pack_front(planned),
-            knows_energy=planned.knows_energy,
-        )
+        return Distributions(pack(_planned(decode(TO_PLANNER, raw), settings, report)))
     except EdgeAgentError as error:
         return Failure(request=None, code=error.code, message=error_text(error))
     except (Exception, MemoryError) as error:
@@ -89,7 +82,7 @@ def main(arguments: list[str]) -> None:
         while True:
             try:
                 raw, _ = stream.receive()
-                stream.send(codec.encode(_answer(raw, codec, settings, report)))
+                stream.send(codec.encode(_answer(raw, settings, report)))
             except local.ConnectionLost:
                 return
 

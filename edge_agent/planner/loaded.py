@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from edge_agent.devices import ComputeUnit, DeviceId
 from edge_agent.errors import BadRequest
-from edge_agent.problems import Bound, PlannedDevice, PlannedUnit, Problem
+from edge_agent.plans import Bound
+from edge_agent.problems import PlannedDevice, PlannedUnit, Problem
 from edge_agent.store.profiled import ProfiledModel
 
 THIS_DEVICE = DeviceId("local")

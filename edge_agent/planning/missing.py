@@ -16,8 +16,8 @@ from edge_agent.planning.present import is_spared
 from edge_agent.planning.short import bytes_text
 from edge_agent.planning.shortest import Weights, cheapest
 from edge_agent.planning.tables import Tables, tabulate, usable
-from edge_agent.plans import Target
-from edge_agent.problems import Bound, PlannedDevice, Problem
+from edge_agent.plans import Bound, Target
+from edge_agent.problems import PlannedDevice, Problem
 
 _EFFORT = 300_000.0
 _SHOWN = 4

@@ -21,8 +21,8 @@ from edge_agent.planning.amounts import CLOSE, amounts
 from edge_agent.planning.metrics import evaluate
 from edge_agent.planning.planner import EFFORT, attempt, caps_of, plan, tables_of
 from edge_agent.planning.shortest import Weights, as_route, cheapest
-from edge_agent.plans import Target
-from edge_agent.problems import Bound, Problem
+from edge_agent.plans import Bound, Target
+from edge_agent.problems import Problem
 
 _WEIGHTINGS = 16
 _MOST_POINTS = 40

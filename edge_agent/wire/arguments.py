@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from edge_agent.devices import UnitId
 from edge_agent.errors import BadRequest
-from edge_agent.plans import SERVED_TARGETS, Pin, Target
-from edge_agent.problems import Bound
+from edge_agent.plans import SERVED_TARGETS, Bound, Pin, Target
 from edge_agent.tensors import Shape, TensorName
-from edge_agent.wire.parts import MAX_PINS, Pins, Shapes
-from edge_agent.wire.routes import Bounds, Targets
+from edge_agent.wire.parts import MAX_PINS, Bounds, Pins, Shapes, Targets
 
 
 def shapes_of(shapes: Mapping[str, Shape]) -> Shapes:

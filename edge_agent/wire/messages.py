@@ -13,11 +13,11 @@ from msgspec import Meta
 from edge_agent.devices import Device, UnitId
 from edge_agent.errors import BadRequest, ProtocolError
 from edge_agent.plans import SERVED_TARGETS, Epoch, ExecutionPlan, Target
-from edge_agent.problems import Problem
 from edge_agent.subgraphs import ModelId, SampleSetId
 from edge_agent.tensors import TensorSpec
 from edge_agent.wire.parts import (
     Banned,
+    Bounds,
     General,
     HalfBound,
     ModelState,
@@ -30,11 +30,11 @@ from edge_agent.wire.parts import (
     Shapes,
     Specialised,
     SubgraphFile,
+    Targets,
     TensorHeads,
     Text,
     Unopened,
 )
-from edge_agent.wire.routes import Best, Bounds, Effort, Front, Targets
 
 MAX_THREADS = 4096
 MAX_SUBGRAPHS = 4096
@@ -198,11 +198,10 @@ class Plan(Message, frozen=True, tag="plan-reply"):
 
 
 class Distributions(Message, frozen=True, tag="distributions-reply"):
-    """A `distributions.Planned`, as the planner answers it and the agent passes it on."""
+    """What the planner answers; the agent passes it on."""
 
-    best: Best
-    front: Front
-    knows_energy: bool
+    planned: msgspec.Raw
+    """A `distributions.Planned`: see `wire/routes.py`."""
 
 
 class PlanInMaking(Message, frozen=True, tag="plan-in-making"):
@@ -487,34 +486,6 @@ class Probed(Message, frozen=True, tag="probed"):
 BuilderRequest = Admit | Build | Grant | AskDevice
 BuilderMessage = Staged | Admitted | Built | Progress | Trying | AskGrant | Probed | Failure
 
-
-# Agent ↔ planner
-
-
-class PlanProblem(Message, frozen=True, tag="plan-problem"):
-    """Plan this; answered with `Distributions`."""
-
-    problem: Problem
-    targets: Targets = ()
-    is_pareto: bool = False
-    effort: Effort | None = None
-    """None: as the planner has it by default."""
-
-
-class PlanLoaded(Message, frozen=True, tag="plan-loaded"):
-    """Plan what the store keeps of the model loaded under this name, over this device."""
-
-    name: Name
-    model: ModelId
-    targets: Targets = ()
-    bounds: Bounds = ()
-    is_pareto: bool = False
-    effort: Effort | None = None
-
-
-PlannerRequest = PlanProblem | PlanLoaded
-PlannerMessage = Distributions | Progress | Failure
-
 T = TypeVar("T")
 
 
@@ -531,21 +502,24 @@ class Codec:
         self.from_worker = msgspec.msgpack.Decoder(WorkerMessage)
         self.to_builder = msgspec.msgpack.Decoder(BuilderRequest)
         self.from_builder = msgspec.msgpack.Decoder(BuilderMessage)
-        self.to_planner = msgspec.msgpack.Decoder(PlannerRequest)
-        self.from_planner = msgspec.msgpack.Decoder(PlannerMessage)
 
     def encode(self, message: Message) -> bytes:
-        """The message as MessagePack.
+        """The message as MessagePack. Raises: BadRequest: as `encoded`."""
+        return encoded(self._encoder, message)
 
-        Raises:
-            BadRequest: a text in it is no Unicode, as some file names are.
-        """
-        try:
-            return self._encoder.encode(message)
-        except UnicodeEncodeError as error:
-            raise BadRequest(
-                f"{error.object!r} cannot be sent: {error.reason}; use names that are valid UTF-8"
-            ) from error
+
+def encoded(encoder: msgspec.msgpack.Encoder, value: msgspec.Struct) -> bytes:
+    """The value as MessagePack.
+
+    Raises:
+        BadRequest: a text in it is no Unicode, as some file names are.
+    """
+    try:
+        return encoder.encode(value)
+    except UnicodeEncodeError as error:
+        raise BadRequest(
+            f"{error.object!r} cannot be sent: {error.reason}; use names that are valid UTF-8"
+        ) from error
 
 
 def error_text(error: Exception) -> str:

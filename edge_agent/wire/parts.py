@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from edge_agent.devices import ProviderUse, UnitId
-from edge_agent.plans import Pin, Target
+from edge_agent.plans import Bound, Pin, Target
 from edge_agent.profiles import HOST, HOST_UNIT, RatioInterval
 from edge_agent.subgraphs import ModelId
 from edge_agent.tensors import ElementType, Shape, TensorName, TensorSpec, size_bytes
@@ -49,6 +49,8 @@ TensorHeads = Annotated[tuple[TensorHead, ...], Meta(max_length=MAX_TENSORS)]
 Names = Annotated[tuple[Name, ...], Meta(max_length=MAX_TENSORS)]
 Shapes = tuple[tuple[TensorName, Annotated[Shape, Meta(max_length=64)]], ...]
 Pins = Annotated[tuple[Pin, ...], Meta(max_length=MAX_PINS)]
+Targets = Annotated[tuple[Target, ...], Meta(max_length=len(Target))]
+Bounds = Annotated[tuple[Bound, ...], Meta(max_length=len(Target))]
 HalfBound = Annotated[float, Meta(gt=0, lt=1)]
 """See `LoadedModel.half_bound`."""
 

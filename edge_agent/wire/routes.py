@@ -18,19 +18,12 @@ from edge_agent.distributions import (
     Step,
 )
 from edge_agent.plans import Target
-from edge_agent.problems import Bound
+from edge_agent.wire.messages import decode, encoded
 
 MAX_ROUTES = 4096
 MAX_STEPS = 8192
 MAX_FRONT = 4096
 """Distributions of a Pareto set."""
-MAX_EFFORT = 1e9
-"""A quarter of an hour; NaN and infinity are above it too."""
-
-Targets = Annotated[tuple[Target, ...], Meta(max_length=len(Target))]
-Bounds = Annotated[tuple[Bound, ...], Meta(max_length=len(Target))]
-Effort = Annotated[float, Meta(gt=0, le=MAX_EFFORT)]
-"""As `planning.planner.plan` takes it."""
 
 
 class _Tagged(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
@@ -71,32 +64,41 @@ class NotFound(_Tagged, frozen=True, tag="not-found"):
     infeasible: Infeasible
 
 
-Best = Annotated[tuple[Found | NotFound, ...], Meta(max_length=len(Target))]
-Front = Annotated[tuple[Found, ...], Meta(max_length=MAX_FRONT)]
+class PlannedOnWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A `distributions.Planned`."""
+
+    best: Annotated[tuple[Found | NotFound, ...], Meta(max_length=len(Target))]
+    front: Annotated[tuple[Found, ...], Meta(max_length=MAX_FRONT)]
+    knows_energy: bool
 
 
-def pack_best(planned: Planned) -> Best:
-    """The answer for each target."""
-    return tuple(
-        NotFound(answer) if isinstance(answer, Infeasible) else _pack(answer)
-        for answer in planned.best
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(PlannedOnWire)
+
+
+def pack(planned: Planned) -> msgspec.Raw:
+    """What the planner answers, as a part of a message. Raises: BadRequest: as `encoded`."""
+    on_wire = PlannedOnWire(
+        best=tuple(
+            NotFound(answer) if isinstance(answer, Infeasible) else _pack(answer)
+            for answer in planned.best
+        ),
+        front=tuple(_pack(distribution) for distribution in planned.front),
+        knows_energy=planned.knows_energy,
     )
+    return msgspec.Raw(encoded(_ENCODER, on_wire))
 
 
-def pack_front(planned: Planned) -> Front:
-    """The Pareto set."""
-    return tuple(_pack(distribution) for distribution in planned.front)
-
-
-def unpack(best: Best, front: Front, *, knows_energy: bool) -> Planned:
-    """What was packed."""
+def unpack(packed: msgspec.Raw) -> Planned:
+    """What was packed. Raises: ProtocolError: it is no such thing."""
+    found = decode(_DECODER, packed)
     return Planned(
         best=tuple(
             answer.infeasible if isinstance(answer, NotFound) else _unpack(answer)
-            for answer in best
+            for answer in found.best
         ),
-        front=tuple(_unpack(found) for found in front),
-        knows_energy=knows_energy,
+        front=tuple(_unpack(one) for one in found.front),
+        knows_energy=found.knows_energy,
     )
 
 

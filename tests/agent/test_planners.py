@@ -31,7 +31,8 @@ from edge_agent.plans import Target
 from edge_agent.store.profiled import ProfiledStore
 from edge_agent.subgraphs import ModelId
 from edge_agent.transport import local
-from edge_agent.wire.messages import Codec, Distributions, Failure, PlanLoaded, PlanProblem, decode
+from edge_agent.wire.messages import Codec, Distributions, Failure, decode
+from edge_agent.wire.planning import FROM_PLANNER, PlanLoaded, PlanProblem
 from edge_agent.wire.routes import unpack
 from tests.planner.made_problems import SUMMARY, problem, profiled
 from tests.system.running import KNOWS_SLICES, has_ended, stopped, wait_until
@@ -64,7 +65,7 @@ def asking(planners: Planners, limit_s: float | None = None) -> Iterator[Future[
 def test_an_answer_is_what_planning_gives_in_the_own_process(planners: Planners) -> None:
     targets = (Target.BYTES, Target.THROUGHPUT)
     found = planners.ask(PlanProblem(problem(), targets, is_pareto=True))
-    got = unpack(found.best, found.front, knows_energy=found.knows_energy)
+    got = unpack(found.planned)
     assert got == answer(problem(), targets, is_pareto=True)
     assert got.front
 
@@ -106,7 +107,7 @@ def test_a_planner_that_is_killed_costs_its_request_alone(planners: Planners) ->
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(EdgeAgentError, match=r"the planner died \(signal 9\): ask again"):
             asked.result()
-    assert planners.ask(QUICK).best
+    assert unpack(planners.ask(QUICK).planned).best
     assert planners.pid != pid
 
 
@@ -116,7 +117,7 @@ def test_a_planner_that_died_while_nobody_asked_costs_nothing(planners: Planners
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    assert planners.ask(QUICK).best
+    assert unpack(planners.ask(QUICK).planned).best
 
 
 def test_a_planner_that_hangs_is_ended_after_its_time(planners: Planners) -> None:
@@ -126,14 +127,14 @@ def test_a_planner_that_hangs_is_ended_after_its_time(planners: Planners) -> Non
             asked.result()
         assert pid is not None
         assert not psutil.pid_exists(pid)
-    assert planners.ask(QUICK).best
+    assert unpack(planners.ask(QUICK).planned).best
 
 
 def test_what_a_planner_refuses_costs_it_nothing(planners: Planners) -> None:
     with pytest.raises(BadRequest, match="what a, b draws"):
         planners.ask(PlanProblem(problem(), (Target.ENERGY,)))
     pid = planners.pid
-    assert planners.ask(QUICK).best
+    assert unpack(planners.ask(QUICK).planned).best
     assert planners.pid == pid is not None
 
 
@@ -144,7 +145,7 @@ def test_a_loaded_model_is_read_by_the_planner(planners: Planners, tmp_path: Pat
     ProfiledStore(tmp_path / "state").save("m", profiled())
     got = planners.ask(ask)
     want = answer(problem_of(profiled()), LATENCY)
-    assert unpack(got.best, got.front, knows_energy=got.knows_energy) == want
+    assert unpack(got.planned) == want
     with pytest.raises(BadRequest, match="of another model"):
         planners.ask(PlanLoaded("m", ModelId("x"), LATENCY))
 
@@ -160,8 +161,8 @@ def test_only_so_many_requests_wait(tmp_path: Path) -> None:
             pid = planners.pid
             assert pid is not None
             psutil.Process(pid).resume()
-            assert first.result().best
-            assert waiting.result().best
+            assert unpack(first.result().planned).best
+            assert unpack(waiting.result().planned).best
     finally:
         planners.close()
 
@@ -202,9 +203,9 @@ def test_bytes_that_are_no_request_are_answered_with_an_error(tmp_path: Path) ->
     try:
         for raw in (b"", b"\xff" * 40, b"\x91" * 5000, codec.encode(Failure(None, "x", "y"))):
             planner.stream.send(raw)
-            told = decode(codec.from_planner, planner.stream.receive()[0])
+            told = decode(FROM_PLANNER, planner.stream.receive()[0])
             assert isinstance(told, Failure)
             assert told.code == ProtocolError.code
-        assert planner.ask(QUICK, 60.0).best
+        assert unpack(planner.ask(QUICK, 60.0).planned).best
     finally:
         planner.end()

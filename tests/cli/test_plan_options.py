@@ -16,8 +16,8 @@ from edge_agent.cli.plan_options import (
 )
 from edge_agent.devices import DeviceId, UnitId
 from edge_agent.errors import UsageError
-from edge_agent.plans import Target
-from edge_agent.problems import Bound, Link
+from edge_agent.plans import Bound, Target
+from edge_agent.problems import Link
 
 LAB, PI, BOARD = DeviceId("lab"), DeviceId("pi"), DeviceId("my-board-2")
 DEVICES = (LAB, PI, BOARD)

@@ -9,8 +9,7 @@ from edge_agent.errors import BadRequest
 from edge_agent.planner.answering import answer
 from edge_agent.planner.loaded import THIS_DEVICE, problem_of
 from edge_agent.planning.planner import plan
-from edge_agent.plans import Target
-from edge_agent.problems import Bound
+from edge_agent.plans import Bound, Target
 from tests.planner.made_problems import GPU, ONE, TWO, A, B, problem, profiled, times
 
 

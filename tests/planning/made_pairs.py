@@ -17,8 +17,8 @@ from edge_agent.distributions import (
     Route,
 )
 from edge_agent.planning.planner import plan
-from edge_agent.plans import Target
-from edge_agent.problems import Bound, DeviceStatistics, Problem
+from edge_agent.plans import Bound, Target
+from edge_agent.problems import DeviceStatistics, Problem
 from edge_agent.profiles import HOST_UNIT, Configuration
 from edge_agent.subgraphs import Fork, SegmentRange
 from tests.simulation.made_problems import (

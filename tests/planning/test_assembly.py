@@ -18,8 +18,8 @@ from edge_agent.planning.mixing import every_column, relaxed
 from edge_agent.planning.mixture import Wish
 from edge_agent.planning.planner import plan
 from edge_agent.planning.together import together
-from edge_agent.plans import Target
-from edge_agent.problems import Bound, Problem
+from edge_agent.plans import Bound, Target
+from edge_agent.problems import Problem
 from tests.planning.made_mixtures import forkless, pair, residency, tabled
 from tests.planning.oracle.legality import faults
 from tests.planning.oracle.milp import most_throughput

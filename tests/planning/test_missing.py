@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from edge_agent.planning.missing import why_idle, why_infeasible
-from edge_agent.plans import Target
-from edge_agent.problems import Bound, Problem
+from edge_agent.plans import Bound, Target
+from edge_agent.problems import Problem
 from tests.planning.made_pairs import (
     MB,
     MS,

@@ -15,8 +15,7 @@ from edge_agent.planning.known import Known
 from edge_agent.planning.mixing import every_column, is_allowed, mix
 from edge_agent.planning.mixture import Wish
 from edge_agent.planning.planner import plan
-from edge_agent.plans import Target
-from edge_agent.problems import Bound
+from edge_agent.plans import Bound, Target
 from tests.planning.made_mixtures import forkless, loads_of, pair, residency, tabled
 from tests.planning.oracle.mixtures import cheapest, least_busy
 from tests.planning.oracle.problems_made import plain_problem

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 
 from edge_agent.devices import DeviceId, Layout, UnitId
 from edge_agent.distributions import PlacedFork
-from edge_agent.plans import Target
-from edge_agent.problems import Bound, Link, PlannedDevice, PlannedUnit, Problem
+from edge_agent.plans import Bound, Target
+from edge_agent.problems import Link, PlannedDevice, PlannedUnit, Problem
 from edge_agent.profiles import HOST_UNIT, Configuration, SegmentTimes
 from edge_agent.subgraphs import Branch, Fork, ModelSummary, SegmentRange
 from tests.planning import made_models

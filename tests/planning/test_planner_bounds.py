@@ -9,8 +9,8 @@ import pytest
 from edge_agent.distributions import Distribution
 from edge_agent.planning.metrics import evaluate
 from edge_agent.planning.planner import plan
-from edge_agent.plans import Target
-from edge_agent.problems import Bound, Problem, SegmentPin
+from edge_agent.plans import Bound, Target
+from edge_agent.problems import Problem, SegmentPin
 from tests.planning.made_pairs import (
     A_THEN_B,
     ALL_ON_A,

@@ -13,8 +13,8 @@ from edge_agent.planning.alternatives import LeftOut
 from edge_agent.planning.placed import TEXT_WIDTH
 from edge_agent.planning.report import front_table, infeasible_lines, notes, render, target_table
 from edge_agent.planning.short import bytes_text, devices_text, gap_text, share_text
-from edge_agent.plans import Target
-from edge_agent.problems import Bound, DeviceStatistics
+from edge_agent.plans import Bound, Target
+from edge_agent.problems import DeviceStatistics
 from tests.planning.made_plans_over_devices import (
     FOUR,
     GPU,

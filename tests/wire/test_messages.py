@@ -21,8 +21,7 @@ from edge_agent.devices import (
     UnitKind,
 )
 from edge_agent.errors import BadRequest, ProtocolError, RunFailed
-from edge_agent.plans import Epoch, ExecutionPlan, Pin, Target
-from edge_agent.problems import Bound
+from edge_agent.plans import Bound, Epoch, ExecutionPlan, Pin, Target
 from edge_agent.profiles import Placement, RefusedNode
 from edge_agent.subgraphs import ModelId
 from edge_agent.tensors import ElementType, TensorName, TensorSpec
@@ -41,8 +40,6 @@ from edge_agent.wire.messages import (
     Infer,
     Load,
     Message,
-    PlanLoaded,
-    PlanProblem,
     Probed,
     Progress,
     Ran,
@@ -61,6 +58,7 @@ from edge_agent.wire.parts import (
     SubgraphFile,
     TensorHead,
 )
+from edge_agent.wire.planning import FROM_PLANNER, TO_PLANNER, PlanLoaded, PlanProblem
 from tests.planner.made_problems import problem
 
 EPOCH = Epoch(owner="local", incarnation=1, model=ModelId("m"), number=2)
@@ -145,8 +143,8 @@ DIRECTIONS = {
     "from_worker": CODEC.from_worker,
     "to_builder": CODEC.to_builder,
     "from_builder": CODEC.from_builder,
-    "to_planner": CODEC.to_planner,
-    "from_planner": CODEC.from_planner,
+    "to_planner": TO_PLANNER,
+    "from_planner": FROM_PLANNER,
 }
 EXAMPLES: list[tuple[str, Message]] = [
     ("from_client", Infer("r", "m", (HEAD,), ("y",), 1.5)),
@@ -360,14 +358,14 @@ def test_distributions_that_make_no_sense_are_refused(field: str, value: Any) ->
 def test_an_effort_without_end_is_refused(effort: float) -> None:
     ask = PlanProblem(problem(), effort=effort)
     with pytest.raises(ProtocolError, match="effort"):
-        decode(CODEC.to_planner, CODEC.encode(ask))
+        decode(TO_PLANNER, CODEC.encode(ask))
 
 
 def test_a_problem_that_contradicts_itself_is_refused() -> None:
     plain = msgspec.msgpack.decode(CODEC.encode(PlanProblem(problem())))
     plain["problem"]["owner"] = "nobody"
     with pytest.raises(ProtocolError, match="got device nobody"):
-        decode(CODEC.to_planner, msgspec.msgpack.encode(plain))
+        decode(TO_PLANNER, msgspec.msgpack.encode(plain))
 
 
 @pytest.mark.parametrize(

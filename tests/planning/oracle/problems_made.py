@@ -13,9 +13,8 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from edge_agent.devices import DeviceId, Layout, UnitId
-from edge_agent.plans import Target
+from edge_agent.plans import Bound, Target
 from edge_agent.problems import (
-    Bound,
     DeviceStatistics,
     Link,
     PlannedDevice,
