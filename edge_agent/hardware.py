@@ -13,7 +13,8 @@ from enum import StrEnum
 
 from edge_agent.devices import Layout, UnitId, UnitKind
 from edge_agent.profiles import HOST_UNIT, SegmentTimes
-from edge_agent.subgraphs import Arithmetic, ModelId, OperatorClass
+from edge_agent.subgraphs import ModelId
+from edge_agent.summaries import Arithmetic, OperatorClass
 from edge_agent.tensors import Shape, TensorName
 
 

@@ -15,7 +15,7 @@ from functools import lru_cache
 from edge_agent.devices import DeviceId, UnitId
 from edge_agent.plans import Bound, Target
 from edge_agent.profiles import Configuration, SegmentTimes
-from edge_agent.subgraphs import ModelSummary
+from edge_agent.summaries import ModelSummary
 
 CHUNK_BYTES = 1 << 20
 """Tensors cross a link in chunks of this many bytes."""

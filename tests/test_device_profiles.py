@@ -13,7 +13,7 @@ from edge_agent.devices import UnitKind
 from edge_agent.hardware import DeviceProfile, Source, Sourced, SourceKind, UnitProfile
 from edge_agent.profile_files import reading
 from edge_agent.profiles import HOST_UNIT
-from edge_agent.subgraphs import Arithmetic
+from edge_agent.summaries import Arithmetic
 
 FILES = sorted((Path(__file__).parents[1] / "device_profiles").glob("*.toml"))
 

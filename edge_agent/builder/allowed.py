@@ -10,7 +10,7 @@ from edge_agent.devices import ComputeUnit, Device, UnitId
 from edge_agent.errors import EdgeAgentError, ModelRefused
 from edge_agent.plans import Target
 from edge_agent.profiles import HOST_UNIT, Configuration, Placement, Rejection
-from edge_agent.subgraphs import ModelSummary
+from edge_agent.summaries import ModelSummary
 
 Look = Callable[[ComputeUnit], Placement]
 """Finds out which nodes a unit takes. Raises: EdgeAgentError if it does not open the model."""

@@ -48,7 +48,7 @@ from edge_agent.store.pool import POOL_FOLDER, Pool
 from edge_agent.store.profiled import ProfiledModel, ProfiledStore
 from edge_agent.store.records import ProfileKey, ProfileStore
 from edge_agent.store.samples import SampleStore
-from edge_agent.subgraphs import ModelSummary
+from edge_agent.summaries import ModelSummary
 from edge_agent.telemetry import host
 from edge_agent.tensors import Shape, TensorName, ValueSpecs
 from edge_agent.wire.messages import (

@@ -14,7 +14,8 @@ from edge_agent.model.graph import ModelGraph
 from edge_agent.model.hazards import Hazard, find_hazards
 from edge_agent.model.interface import DeclaredValue, declared_interface
 from edge_agent.planning.score import score
-from edge_agent.subgraphs import ComplexityScore, ModelId, ModelSummary, Segment
+from edge_agent.subgraphs import ComplexityScore, ModelId
+from edge_agent.summaries import ModelSummary, Segment
 from edge_agent.tensors import Shape, TensorName, ValueSpecs
 
 _ROOMY = DeviceState(free_memory_bytes=1 << 60, load_fraction=0.0)

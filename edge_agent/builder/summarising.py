@@ -15,7 +15,8 @@ from edge_agent.model.divide import summarise
 from edge_agent.model.pins import parted, pinned_units
 from edge_agent.plans import Pin
 from edge_agent.store.output import digest
-from edge_agent.subgraphs import ModelId, ModelSummary
+from edge_agent.subgraphs import ModelId
+from edge_agent.summaries import ModelSummary
 from edge_agent.tensors import Shape, TensorName, TensorSpec, size_bytes
 
 

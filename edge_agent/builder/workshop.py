@@ -31,7 +31,8 @@ from edge_agent.model.naming import write_named
 from edge_agent.model.nhwc import DISABLED_OPTIMIZERS, NhwcRewrite, rewrite_nhwc
 from edge_agent.plans import ChosenSubgraph
 from edge_agent.profiles import HOST_UNIT, Configuration
-from edge_agent.subgraphs import ModelSummary, SegmentRange
+from edge_agent.subgraphs import SegmentRange
+from edge_agent.summaries import ModelSummary
 from edge_agent.tensors import Arrays, TensorName, ValueSpecs
 
 Names = frozenset[TensorName]

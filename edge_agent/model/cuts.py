@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from edge_agent.errors import ModelRefused
 from edge_agent.model.graph import ModelGraph
 from edge_agent.model.values import spec_bytes
-from edge_agent.subgraphs import CutPoint
+from edge_agent.summaries import CutPoint
 from edge_agent.tensors import ElementType, TensorName, TensorSpec, ValueSpecs
 
 _MIN_SMALL_BYTES = 16

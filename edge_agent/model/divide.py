@@ -21,7 +21,8 @@ from edge_agent.model.resident import (
     working_bytes,
 )
 from edge_agent.model.work import WorkCounter
-from edge_agent.subgraphs import CutPoint, ModelId, ModelSummary, Segment
+from edge_agent.subgraphs import ModelId
+from edge_agent.summaries import CutPoint, ModelSummary, Segment
 from edge_agent.tensors import Shape, TensorName, ValueSpecs
 
 _UNKNOWN_BYTES = 1 << 20

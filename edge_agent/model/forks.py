@@ -19,7 +19,8 @@ from edge_agent.model.cuts import Place, bounded
 from edge_agent.model.graph import ModelGraph
 from edge_agent.model.resident import unread_bytes, value_sizes, weights_of, working_bytes
 from edge_agent.model.values import spec_bytes
-from edge_agent.subgraphs import Branch, Fork, SegmentRange, SharedInput
+from edge_agent.subgraphs import SegmentRange
+from edge_agent.summaries import Branch, Fork, SharedInput
 from edge_agent.tensors import TensorName, TensorSpec, ValueSpecs
 
 _MIN_GAIN_SHARE = 0.01

@@ -13,7 +13,7 @@ from edge_agent.model.cost import Operands, OperatorCost
 from edge_agent.model.cuts import bounded
 from edge_agent.model.graph import ModelGraph
 from edge_agent.model.refusable import is_float, is_quantised, operator_of
-from edge_agent.subgraphs import Arithmetic, OperatorClass, OperatorWork
+from edge_agent.summaries import Arithmetic, OperatorClass, OperatorWork
 from edge_agent.tensors import ElementType, TensorName, TensorSpec, ValueSpecs
 
 _CONVOLUTIONS = {"Conv": 1, "ConvInteger": 1, "ConvTranspose": 1, "FusedConv": 1, "QLinearConv": 3}

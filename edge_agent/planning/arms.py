@@ -14,7 +14,7 @@ from edge_agent.planning.cost import is_divisible
 from edge_agent.planning.known import Flags
 from edge_agent.planning.metrics import find_link, times_of
 from edge_agent.planning.tables import Tables
-from edge_agent.subgraphs import Fork
+from edge_agent.summaries import Fork
 
 _MOST_ORDERED = 4
 """Arms on other devices whose order of sending is tried, where they share a link."""

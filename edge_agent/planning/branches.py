@@ -35,7 +35,7 @@ from edge_agent.planning.schedules import Schedule, schedules
 from edge_agent.planning.shortest import Weights, sweep, weigh
 from edge_agent.planning.tables import Choice, Floats, Forks, Tables, is_at_rate, tabulate
 from edge_agent.plans import Target
-from edge_agent.subgraphs import Fork
+from edge_agent.summaries import Fork
 
 _MOST_LOOKED_AT = 4000
 """Ways of all forks of a model that are looked at, to offer all that are worth it."""

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from edge_agent.devices import Layout
 from edge_agent.plans import CandidatePlan, ChosenSubgraph, Target
 from edge_agent.profiles import Configuration, SegmentTimes
-from edge_agent.subgraphs import ModelSummary, SegmentRange
+from edge_agent.subgraphs import SegmentRange
+from edge_agent.summaries import ModelSummary
 
 
 def border_bytes(summary: ModelSummary, boundary: int) -> int | None:

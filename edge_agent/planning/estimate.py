@@ -25,7 +25,7 @@ from edge_agent.devices import DeviceId, Layout, UnitKind
 from edge_agent.hardware import DeviceProfile, MeasuredTimes, Sourced, SourceKind, UnitProfile
 from edge_agent.problems import PlannedDevice, PlannedUnit
 from edge_agent.profiles import Configuration, SegmentTimes
-from edge_agent.subgraphs import Arithmetic, ModelSummary, OperatorClass, OperatorWork, Segment
+from edge_agent.summaries import Arithmetic, ModelSummary, OperatorClass, OperatorWork, Segment
 
 ERROR_FRACTION = 0.4
 """How far an estimate is off in the median, of models that the constants here were not chosen with:

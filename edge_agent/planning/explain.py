@@ -30,7 +30,8 @@ from edge_agent.profiles import (
     Rejection,
     SegmentTimes,
 )
-from edge_agent.subgraphs import ModelSummary, SegmentRange
+from edge_agent.subgraphs import SegmentRange
+from edge_agent.summaries import ModelSummary
 
 _LEAST_OPERATORS_WIDTH = 8
 

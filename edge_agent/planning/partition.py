@@ -32,7 +32,8 @@ from edge_agent.planning.tables import Tables, tabulate
 from edge_agent.plans import CandidatePlan, Target
 from edge_agent.problems import PlannedDevice, PlannedUnit, Problem
 from edge_agent.profiles import Configuration, LatencyProfile, SegmentTimes
-from edge_agent.subgraphs import ModelSummary, SegmentRange
+from edge_agent.subgraphs import SegmentRange
+from edge_agent.summaries import ModelSummary
 
 _LEAST_EFFORT = 200_000.0
 _SEGMENT_EFFORT = 500.0

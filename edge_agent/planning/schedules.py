@@ -27,7 +27,8 @@ from edge_agent.planning.arms import (
 from edge_agent.planning.metrics import fork_legs, latency_s, processor_s_per_byte, sending_s
 from edge_agent.planning.tables import Floats, Tables, sends_between
 from edge_agent.problems import Link, Problem
-from edge_agent.subgraphs import Fork, SegmentRange
+from edge_agent.subgraphs import SegmentRange
+from edge_agent.summaries import Fork
 
 _MOST_TRIES = 4000
 """Schedules that are looked at in all, to find the quickest of each fork and home."""

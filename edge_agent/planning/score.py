@@ -18,7 +18,8 @@ from dataclasses import dataclass
 
 from edge_agent.devices import DeviceState, Layout
 from edge_agent.profiles import Configuration, Rejection
-from edge_agent.subgraphs import ComplexityScore, Segment, SegmentRange
+from edge_agent.subgraphs import ComplexityScore, SegmentRange
+from edge_agent.summaries import Segment
 
 NOT_WORTH_MEASURING = "not worth measuring"
 

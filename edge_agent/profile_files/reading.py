@@ -23,7 +23,8 @@ from edge_agent.hardware import (
 from edge_agent.profile_files.fields import Fields, Table, choices_of
 from edge_agent.profiles import HOST, HOST_UNIT, Configuration, SegmentTimes
 from edge_agent.quantities import BANDWIDTH, DURATION, PACE, POWER, RATE, SIZE
-from edge_agent.subgraphs import Arithmetic, ModelId, OperatorClass
+from edge_agent.subgraphs import ModelId
+from edge_agent.summaries import Arithmetic, OperatorClass
 from edge_agent.tensors import Shape, TensorName
 
 VERSION = 1

@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from edge_agent.planning.cost import border_bytes
 from edge_agent.profiles import Configuration, SegmentTimes, Window
-from edge_agent.subgraphs import ModelSummary, SegmentRange
+from edge_agent.subgraphs import SegmentRange
+from edge_agent.summaries import ModelSummary
 
 _Vector = npt.NDArray[np.float64]
 

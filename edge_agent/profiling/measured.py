@@ -10,7 +10,7 @@ from edge_agent.devices import ComputeUnit, Device
 from edge_agent.hardware import DeviceProfile, MeasuredTimes, Source, Sourced, UnitProfile
 from edge_agent.plans import ExecutionPlan
 from edge_agent.profiles import LatencyProfile, SegmentTimes
-from edge_agent.subgraphs import Arithmetic
+from edge_agent.summaries import Arithmetic
 
 _NOT_IN_AN_ID = re.compile(r"[^a-z0-9]+")
 _LONGEST_ID = 64

@@ -37,7 +37,8 @@ from edge_agent.profiling.fit import allowed_runs, fit_all
 from edge_agent.profiling.losers import clear_losers
 from edge_agent.profiling.ratio import Run, median_interval, timing_of
 from edge_agent.profiling.windows import window_levels
-from edge_agent.subgraphs import ModelSummary, SegmentRange
+from edge_agent.subgraphs import SegmentRange
+from edge_agent.summaries import ModelSummary
 
 # What a node costs beside its arithmetic, so that a run of reshapes is not expected to be free.
 _NODE_S = 2e-6

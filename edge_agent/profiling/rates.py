@@ -22,7 +22,7 @@ from edge_agent.engine.session import OptimisationLevel, Session
 from edge_agent.engine.tiny import chain_model, one_node_model, quantised_model
 from edge_agent.errors import EdgeAgentError
 from edge_agent.profiling.measured import UnitRates
-from edge_agent.subgraphs import Arithmetic
+from edge_agent.summaries import Arithmetic
 from edge_agent.tensors import Arrays
 
 _HOST_SIDES = (256, 768)

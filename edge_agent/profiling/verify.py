@@ -34,7 +34,7 @@ from edge_agent.profiling.ratio import (
     interval_of,
     is_better,
 )
-from edge_agent.subgraphs import ModelSummary
+from edge_agent.summaries import ModelSummary
 
 MEASURED = 5
 """So many candidates are measured at most."""

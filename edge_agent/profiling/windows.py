@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from edge_agent.planning.cost import border_bytes
-from edge_agent.subgraphs import ModelSummary, SegmentRange
+from edge_agent.subgraphs import SegmentRange
+from edge_agent.summaries import ModelSummary
 
 
 def window_levels(

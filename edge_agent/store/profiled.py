@@ -20,7 +20,8 @@ from edge_agent.store.folder import (
 )
 from edge_agent.store.registry import check_name
 from edge_agent.store.sealed import read_sealed, write_sealed
-from edge_agent.subgraphs import ModelId, ModelSummary
+from edge_agent.subgraphs import ModelId
+from edge_agent.summaries import ModelSummary
 
 _VERSION = 1
 _SUFFIX = ".json"

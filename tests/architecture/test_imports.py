@@ -35,9 +35,21 @@ def test_every_import_contract_of_pyproject_holds() -> None:
     ],
 )
 def test_the_light_parts_load_neither_onnx_nor_the_runtime(statement: str) -> None:
-    ask = f"{statement}; import sys; print(*sorted({{'onnx', 'onnxruntime'}} & set(sys.modules)))"
+    assert _loaded(statement, {"onnx", "onnxruntime"}) == ""
+
+
+def test_the_client_loads_what_planning_needs_only_when_it_asks_for_a_plan() -> None:
+    names = ("problems", "distributions", "summaries", "wire.routes", "wire.planning", "planning")
+    found = _loaded("import edge_agent; edge_agent.Client", {f"edge_agent.{n}" for n in names})
+    assert found == ""
+
+
+def _loaded(statement: str, modules: set[str]) -> str:
+    """Those of the modules that a statement imports."""
+    ask = f"{statement}; import sys; print(*sorted({modules!r} & set(sys.modules)))"
     run = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=False)
-    assert (run.returncode, run.stdout.strip()) == (0, ""), run.stderr
+    assert run.returncode == 0, run.stderr
+    return run.stdout.strip()
 
 
 def test_importing_every_module_starts_no_thread_and_prints_nothing() -> None:

@@ -21,7 +21,7 @@ from edge_agent.devices import ComputeUnit, Device, Layout, RefusedUnit, UnitId,
 from edge_agent.errors import ModelRefused, RunFailed
 from edge_agent.plans import SERVED_TARGETS, Pin, Target, unusable_pin
 from edge_agent.profiles import HOST_UNIT, Configuration, Placement, RefusedNode, Rejection
-from edge_agent.subgraphs import ModelSummary
+from edge_agent.summaries import ModelSummary
 from tests.planning.made_models import segment, summary
 
 GPU, NPU = UnitId("gpu0"), UnitId("npu0")

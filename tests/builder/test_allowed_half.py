@@ -8,7 +8,8 @@ from edge_agent.builder.allowed import allow
 from edge_agent.devices import ComputeUnit, Layout, UnitId, UnitKind
 from edge_agent.plans import Target
 from edge_agent.profiles import HOST_UNIT, Configuration, Placement
-from edge_agent.subgraphs import ModelId, ModelSummary, Segment
+from edge_agent.subgraphs import ModelId
+from edge_agent.summaries import ModelSummary, Segment
 
 
 def unit(name: str, *, cores: int = 0, takes_floats: bool = True) -> ComputeUnit:

@@ -11,7 +11,8 @@ from edge_agent.model.cuts import crossings, places
 from edge_agent.model.divide import legal_cuts, summarise
 from edge_agent.model.graph import ModelGraph
 from edge_agent.model.specs import infer_specs
-from edge_agent.subgraphs import ModelId, ModelSummary
+from edge_agent.subgraphs import ModelId
+from edge_agent.summaries import ModelSummary
 from tests.counting import lines_of
 from tests.model.made_models import body, graph_of, held, model, node, value
 

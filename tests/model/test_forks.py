@@ -21,7 +21,8 @@ from edge_agent.model.extract import extract, extract_branch
 from edge_agent.model.fusion import held_together
 from edge_agent.model.graph import ModelGraph
 from edge_agent.model.specs import infer_specs
-from edge_agent.subgraphs import Fork, ModelId, ModelSummary, SegmentRange, SharedInput
+from edge_agent.subgraphs import ModelId, SegmentRange
+from edge_agent.summaries import Fork, ModelSummary, SharedInput
 from edge_agent.tensors import Arrays, TensorName, ValueSpecs
 from tests.counting import lines_of
 from tests.model.made_models import body, graph_of, held, model, node, run, value

@@ -12,7 +12,8 @@ from edge_agent.model.divide import summarise
 from edge_agent.model.graph import ModelGraph
 from edge_agent.model.resident import value_sizes
 from edge_agent.model.specs import infer_specs
-from edge_agent.subgraphs import ModelId, ModelSummary, Segment
+from edge_agent.subgraphs import ModelId
+from edge_agent.summaries import ModelSummary, Segment
 from tests.model.made_models import graph_of, held, model, node, value
 
 ID = ModelId("00")

@@ -11,7 +11,7 @@ from edge_agent.model.cost import operator_cost
 from edge_agent.model.graph import ModelGraph
 from edge_agent.model.specs import infer_specs
 from edge_agent.model.work import WorkCounter
-from edge_agent.subgraphs import Arithmetic, OperatorClass, OperatorWork
+from edge_agent.summaries import Arithmetic, OperatorClass, OperatorWork
 from tests.model.made_models import graph_of, held, model, node, value
 
 

@@ -7,7 +7,8 @@ from collections.abc import Collection, Sequence
 from edge_agent.devices import DeviceState, Layout, UnitId
 from edge_agent.planning.score import ProcessorRates
 from edge_agent.profiles import Configuration, LatencyProfile, SegmentTimes
-from edge_agent.subgraphs import CutPoint, ModelId, ModelSummary, Segment
+from edge_agent.subgraphs import ModelId
+from edge_agent.summaries import CutPoint, ModelSummary, Segment
 from edge_agent.tensors import ElementType, TensorName, TensorSpec
 
 IDLE = DeviceState(free_memory_bytes=2**33, load_fraction=0.0)

@@ -20,7 +20,8 @@ from edge_agent.planning.planner import plan
 from edge_agent.plans import Bound, Target
 from edge_agent.problems import DeviceStatistics, Problem
 from edge_agent.profiles import HOST_UNIT, Configuration
-from edge_agent.subgraphs import Fork, SegmentRange
+from edge_agent.subgraphs import SegmentRange
+from edge_agent.summaries import Fork
 from tests.simulation.made_problems import (
     A,
     B,

@@ -30,7 +30,8 @@ from edge_agent.problems import (
     SegmentPin,
 )
 from edge_agent.profiles import Configuration, SegmentTimes
-from edge_agent.subgraphs import CutPoint, ModelId, ModelSummary, Segment
+from edge_agent.subgraphs import ModelId
+from edge_agent.summaries import CutPoint, ModelSummary, Segment
 from tests.planning.made_models import configuration
 
 GPU = UnitId("gpu0")

@@ -29,7 +29,8 @@ from edge_agent.planning.tables import Tables, tabulate
 from edge_agent.plans import Target
 from edge_agent.problems import Link, PlannedDevice, PlannedUnit, Problem
 from edge_agent.profiles import SegmentTimes
-from edge_agent.subgraphs import Branch, Fork, SegmentRange
+from edge_agent.subgraphs import SegmentRange
+from edge_agent.summaries import Branch, Fork
 from tests.planning.made_models import configuration, segment, summary
 from tests.planning.oracle.problems_made import small_problem
 

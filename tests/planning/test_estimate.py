@@ -25,7 +25,7 @@ from edge_agent.planning.estimate import (
     planned_device,
 )
 from edge_agent.profiles import Configuration, SegmentTimes
-from edge_agent.subgraphs import Arithmetic, ModelSummary, OperatorClass, OperatorWork, Segment
+from edge_agent.summaries import Arithmetic, ModelSummary, OperatorClass, OperatorWork, Segment
 from tests.planning.made_models import segment, summary
 
 _HERE = Source(

@@ -17,7 +17,8 @@ from edge_agent.profiles import (
     RefusedNode,
     Rejection,
 )
-from edge_agent.subgraphs import ModelSummary, SegmentRange
+from edge_agent.subgraphs import SegmentRange
+from edge_agent.summaries import ModelSummary
 from edge_agent.tensors import TensorName
 from tests.planning.made_models import (
     IDLE,

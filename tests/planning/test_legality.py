@@ -9,7 +9,7 @@ import pytest
 from edge_agent.planning.legality import objections
 from edge_agent.plans import Target
 from edge_agent.problems import Problem, SegmentPin
-from edge_agent.subgraphs import CutPoint
+from edge_agent.summaries import CutPoint
 from tests.planning.made_pairs import (
     A_THEN_B,
     ALL_ON_A,

@@ -18,7 +18,8 @@ from edge_agent.planning.metrics import (
     resource_loads,
     sending_s,
 )
-from edge_agent.subgraphs import Fork, SegmentRange, SharedInput
+from edge_agent.subgraphs import SegmentRange
+from edge_agent.summaries import Fork, SharedInput
 from tests.planning.made_pairs import (
     A_THEN_B,
     ALL_ON_A,

@@ -14,7 +14,8 @@ from edge_agent.distributions import PlacedFork
 from edge_agent.plans import Bound, Target
 from edge_agent.problems import Link, PlannedDevice, PlannedUnit, Problem
 from edge_agent.profiles import HOST_UNIT, Configuration, SegmentTimes
-from edge_agent.subgraphs import Branch, Fork, ModelSummary, SegmentRange
+from edge_agent.subgraphs import SegmentRange
+from edge_agent.summaries import Branch, Fork, ModelSummary
 from tests.planning import made_models
 from tests.planning.oracle.brute_force import BruteForce, Optimum, optima
 from tests.planning.oracle.legality import faults

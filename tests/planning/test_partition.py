@@ -15,7 +15,8 @@ from edge_agent.planning.cost import subgraph_s
 from edge_agent.planning.partition import choose, divide_into
 from edge_agent.plans import SERVED_TARGETS, CandidatePlan, Target
 from edge_agent.profiles import Configuration, LatencyProfile, SegmentTimes
-from edge_agent.subgraphs import ModelSummary, SegmentRange
+from edge_agent.subgraphs import SegmentRange
+from edge_agent.summaries import ModelSummary
 from tests.planning.made_models import chain, configuration, latency_profile, times
 
 NCHW, BLOCKED, NHWC = (

@@ -11,7 +11,8 @@ from edge_agent.distributions import Distribution
 from edge_agent.planning.planner import plan
 from edge_agent.plans import Target
 from edge_agent.problems import Problem, SegmentPin
-from edge_agent.subgraphs import Fork, SegmentRange
+from edge_agent.subgraphs import SegmentRange
+from edge_agent.summaries import Fork
 from tests.planning.made_pairs import (
     A_THEN_B,
     ALL_ON_A,

@@ -19,7 +19,8 @@ from edge_agent.planning.explain import runner_up
 from edge_agent.planning.partition import choose, divide_into
 from edge_agent.plans import SERVED_TARGETS, CandidatePlan, Target
 from edge_agent.profiles import Configuration, LatencyProfile, SegmentTimes
-from edge_agent.subgraphs import ModelSummary, SegmentRange
+from edge_agent.subgraphs import SegmentRange
+from edge_agent.summaries import ModelSummary
 from tests.planning.made_models import accelerator, chain, configuration, latency_profile, times
 
 CPU, CPU2, TWICE = configuration(), configuration(threads=2), configuration(instances=2)

@@ -10,7 +10,7 @@ from edge_agent.errors import UsageError
 from edge_agent.hardware import DeviceProfile, SourceKind
 from edge_agent.profile_files import reading
 from edge_agent.profiles import HOST_UNIT
-from edge_agent.subgraphs import Arithmetic, OperatorClass
+from edge_agent.summaries import Arithmetic, OperatorClass
 from tests.profile_files.made_profiles import MODEL, WHOLE, changed
 
 

@@ -12,7 +12,8 @@ from edge_agent.planning.cost import subgraph_s
 from edge_agent.plans import CandidatePlan
 from edge_agent.profiles import Configuration, SegmentTimes
 from edge_agent.profiling.profiler import Unfit
-from edge_agent.subgraphs import ModelSummary, SegmentRange
+from edge_agent.subgraphs import SegmentRange
+from edge_agent.summaries import ModelSummary
 
 
 @dataclass(kw_only=True)

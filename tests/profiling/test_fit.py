@@ -13,7 +13,8 @@ from edge_agent.planning.cost import border_bytes, subgraph_s
 from edge_agent.profiles import Timing, Window
 from edge_agent.profiling.fit import allowed_runs, fit_segments, non_negative_least_squares
 from edge_agent.profiling.windows import window_levels
-from edge_agent.subgraphs import ModelSummary, SegmentRange
+from edge_agent.subgraphs import SegmentRange
+from edge_agent.summaries import ModelSummary
 from tests.planning.made_models import chain, configuration
 
 ONE = configuration()

@@ -19,7 +19,8 @@ from edge_agent.profiling.measured import (
     measured_times,
     unit_profile,
 )
-from edge_agent.subgraphs import Arithmetic, ComplexityScore, ModelId
+from edge_agent.subgraphs import ComplexityScore, ModelId
+from edge_agent.summaries import Arithmetic
 from tests import made_plans
 
 _HERE = Source(

@@ -6,7 +6,7 @@ from edge_agent import clock
 from edge_agent.devices import ComputeUnit, Layout, UnitId, UnitKind
 from edge_agent.engine.runtime import CPU, runtime_version
 from edge_agent.profiling.rates import keep_busy, measure_unit
-from edge_agent.subgraphs import Arithmetic
+from edge_agent.summaries import Arithmetic
 
 
 def _processor(cores: int) -> ComputeUnit:

@@ -8,15 +8,8 @@ from edge_agent.devices import DeviceId, Layout, UnitId
 from edge_agent.distributions import PlacedSubgraph, Route
 from edge_agent.problems import DeviceStatistics, Link, PlannedDevice, PlannedUnit, Problem
 from edge_agent.profiles import HOST_UNIT, Configuration, SegmentTimes
-from edge_agent.subgraphs import (
-    Branch,
-    CutPoint,
-    Fork,
-    ModelId,
-    ModelSummary,
-    Segment,
-    SegmentRange,
-)
+from edge_agent.subgraphs import ModelId, SegmentRange
+from edge_agent.summaries import Branch, CutPoint, Fork, ModelSummary, Segment
 
 A, B, C = DeviceId("a"), DeviceId("b"), DeviceId("c")
 NPU = UnitId("npu0")

@@ -12,7 +12,8 @@ from edge_agent.simulation.network import Transport
 from edge_agent.simulation.simulator import simulate
 from edge_agent.simulation.spans import SpanKind
 from edge_agent.simulation.workloads import ClosedLoop, Lone
-from edge_agent.subgraphs import Fork, SegmentRange, SharedInput
+from edge_agent.subgraphs import SegmentRange
+from edge_agent.summaries import Fork, SharedInput
 from tests.simulation.made_problems import (
     A,
     B,

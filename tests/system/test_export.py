@@ -7,7 +7,7 @@ import pytest
 from edge_agent.errors import AgentUnavailable, UsageError
 from edge_agent.profile_files.reading import load
 from edge_agent.profiles import HOST_UNIT
-from edge_agent.subgraphs import Arithmetic
+from edge_agent.summaries import Arithmetic
 from edge_agent.telemetry import host
 from tests.system.conftest import StartAgent
 from tests.system.running import Place, run_command

@@ -9,15 +9,8 @@ from pathlib import Path
 
 from edge_agent.builder.summarising import SummarisedModel, summarise_file
 from edge_agent.config import Limits
-from edge_agent.subgraphs import (
-    Branch,
-    CutPoint,
-    Fork,
-    ModelId,
-    ModelSummary,
-    Segment,
-    SegmentRange,
-)
+from edge_agent.subgraphs import ModelId, SegmentRange
+from edge_agent.summaries import Branch, CutPoint, Fork, ModelSummary, Segment
 from models.inputs import standard_inputs
 
 

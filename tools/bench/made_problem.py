@@ -8,7 +8,8 @@ from itertools import permutations
 from edge_agent.devices import DeviceId, Layout, UnitId
 from edge_agent.problems import Link, PlannedDevice, PlannedUnit, Problem
 from edge_agent.profiles import Configuration, SegmentTimes
-from edge_agent.subgraphs import CutPoint, ModelId, ModelSummary, Segment
+from edge_agent.subgraphs import ModelId
+from edge_agent.summaries import CutPoint, ModelSummary, Segment
 
 _LAYOUTS = (Layout.NCHW, Layout.NHWC, Layout.BLOCKED)
 _THREADS = (1, 2, 4)

@@ -15,7 +15,7 @@ from edge_agent.problems import Link, PlannedDevice, Problem
 from edge_agent.profile_files.reading import load
 from edge_agent.profile_files.shipped import shipped
 from edge_agent.profiles import Configuration, SegmentTimes
-from edge_agent.subgraphs import ModelSummary, Segment
+from edge_agent.summaries import ModelSummary, Segment
 
 CONFIGURATIONS = 9
 """Of each device of a crowd."""

@@ -14,7 +14,7 @@ from edge_agent.devices import DeviceId, Layout, UnitId
 from edge_agent.distributions import Metrics, PlacedArm, PlacedFork, PlacedSubgraph, Route, Step
 from edge_agent.problems import Link, Problem
 from edge_agent.profiles import HOST_UNIT, Configuration, SegmentTimes
-from edge_agent.subgraphs import Fork
+from edge_agent.summaries import Fork
 
 LEAST_LEFT_OF_A_PROCESSOR = 0.05
 

@@ -23,16 +23,8 @@ from edge_agent.problems import (
     SegmentPin,
 )
 from edge_agent.profiles import HOST_UNIT, Configuration, SegmentTimes
-from edge_agent.subgraphs import (
-    Branch,
-    CutPoint,
-    Fork,
-    ModelId,
-    ModelSummary,
-    Segment,
-    SegmentRange,
-    SharedInput,
-)
+from edge_agent.subgraphs import ModelId, SegmentRange
+from edge_agent.summaries import Branch, CutPoint, Fork, ModelSummary, Segment, SharedInput
 from edge_agent.tensors import TensorName
 from tests.planning.oracle.numbers_made import KINDS, Numbers
 from tests.planning.oracle.routes_made import random_route, route_bound
