@@ -15,7 +15,7 @@ from edge_agent.planning.short import bytes_text
 from edge_agent.planning.shortest import Paths, Weights, cheapest
 from edge_agent.planning.tables import Floats, Tables
 from edge_agent.plans import Target
-from edge_agent.problems import Problem
+from edge_agent.problems import Problem, SegmentPin
 
 EFFORT = 300_000.0
 """For each alternative that has to be planned."""
@@ -41,27 +41,51 @@ def left_out(problem: Problem, found: Distribution) -> tuple[LeftOut, ...]:
     where that adds up over a route; else in latency.
     """
     used = devices_of(found)
-    tables = tables_of(problem, found.target)
-    assert tables is not None, "there is a distribution"
-    weights, shown = _measure(tables, found.target)
-    paths = cheapest(tables, weights)
-    reached = forward(paths)
+    sought = _Sought.of(problem, found.target)
     told = []
     for device in problem.devices:
         if device.id in used:
             continue
         reason = why_idle(problem, device, found.target)
         if not reason:
-            least = _through(paths, reached, tables.devices.index(device.id))
-            own = float(paths.totals[0])
+            least, _ = sought.through(device.id)
             reason = "no route can go there and back"
             if np.isfinite(least):
                 reason = (
-                    f"the best route that uses it takes {shown(least)}, the best of all "
-                    f"{shown(own)}"
+                    f"the best route that uses it takes {sought.shown(least)}, the best of all "
+                    f"{sought.shown(float(sought.paths.totals[0]))}"
                 )
         told.append(LeftOut(device=device.id, reason=reason))
     return tuple(told)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Sought:
+    """The cheapest routes through each device, in the measure of a target."""
+
+    paths: Paths
+    reached: Floats
+    """As `forward`."""
+    shown: Callable[[float], str]
+
+    @classmethod
+    def of(cls, problem: Problem, target: Target) -> _Sought:
+        tables = tables_of(problem, target)
+        assert tables is not None, "there is a distribution"
+        weights, shown = _measure(tables, target)
+        paths = cheapest(tables, weights)
+        return cls(paths=paths, reached=forward(paths), shown=shown)
+
+    def through(self, device: DeviceId) -> tuple[float, int]:
+        """(the cost of the cheapest route that runs at least one segment on a device, which
+        segment); infinity where there is none."""
+        tables = self.paths.tables
+        if device not in tables.devices:
+            return np.inf, 0
+        (own,) = np.nonzero(tables.device_of == tables.devices.index(device))
+        costs = (self.reached[:, own] + self.paths.tails[1:, 0][:, own]).min(axis=1)
+        segment = int(costs.argmin())
+        return float(costs[segment]), segment
 
 
 def _measure(tables: Tables, target: Target) -> tuple[Weights, Callable[[float], str]]:
@@ -95,23 +119,32 @@ def forward(paths: Paths) -> Floats:
     return reached
 
 
-def _through(paths: Paths, reached: Floats, device: int) -> float:
-    """The cheapest route that runs at least one segment on a device."""
-    (own,) = np.nonzero(paths.tables.device_of == device)
-    return float((reached[:, own] + paths.tails[1:, 0][:, own]).min())
-
-
 def runner_up(problem: Problem, found: Distribution) -> Distribution | None:
-    """The best distribution that does without one of the devices of `found`; None if there is
-    none."""
+    """The best distribution over other devices than `found`: without one of its devices or, where
+    the target adds up over a route, with one more; None if there is none."""
     best: Distribution | None = None
-    for other in _without_each(problem, found):
+    used = devices_of(found)
+    for other in (*_without_each(problem, found), *_with_each(problem, found)):
         made = attempt(other, found.target, EFFORT)
-        if made is None:
+        if made is None or devices_of(made) == used:
             continue
         if best is None or made.metrics.cost(found.target) < best.metrics.cost(found.target):
             best = made
     return best
+
+
+def _with_each(problem: Problem, found: Distribution) -> Iterator[Problem]:
+    """With a segment pinned to each device that is not used, the one that is cheapest there."""
+    if found.target not in (Target.LATENCY, Target.ENERGY, Target.BYTES):
+        return
+    sought = _Sought.of(problem, found.target)
+    for device in problem.devices:
+        if device.id in devices_of(found) or why_idle(problem, device, found.target):
+            continue
+        least, segment = sought.through(device.id)
+        if np.isfinite(least):
+            pin = SegmentPin(segment=segment, device=device.id)
+            yield replace(problem, pins=(*problem.pins, pin))
 
 
 def _without_each(problem: Problem, found: Distribution) -> Iterator[Problem]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from edge_agent.planning.amounts import Bottleneck, Caps
+from edge_agent.planning.amounts import CLOSE, Bottleneck, Caps, amounts
 from edge_agent.planning.branches import with_forks
-from edge_agent.planning.labels import best_route
+from edge_agent.planning.labels import Found, best_route
 from edge_agent.planning.mixing import mix
 from edge_agent.planning.mixture import Wish
 from edge_agent.planning.present import is_spared
@@ -21,6 +21,10 @@ from edge_agent.problems import PlannedDevice, Problem
 
 _EFFORT = 300_000.0
 _SHOWN = 4
+_ROUNDS = 8
+"""So often it is tried whether less memory would do."""
+_NEARLY = 0.002
+"""To that part of a memory it is told what is missing."""
 
 
 def why_infeasible(problem: Problem, target: Target) -> str:
@@ -37,7 +41,8 @@ def why_infeasible(problem: Problem, target: Target) -> str:
     if not np.isfinite(paths.totals[0]):
         return _unlinked(problem, tables)
     forked = with_forks(tables, target, is_quickest=False)
-    return _over_budget(forked) or _over_bound(forked) or _out_of_bounds(problem, forked)
+    alone = with_forks(_for_one_request(tables), target, is_quickest=False)
+    return _over_budget(alone) or _over_bound(forked) or _out_of_bounds(problem, forked)
 
 
 def why_idle(problem: Problem, device: PlannedDevice, target: Target) -> str:
@@ -97,59 +102,105 @@ def _unlinked(problem: Problem, tables: Tables) -> str:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Need:
+    """With so much more in one memory it would fit."""
+
+    pool: str
+    more_bytes: float
+    is_least: bool
+    """Whether less is known not to do."""
+
+
 def _over_budget(tables: Tables) -> str:
     """What memory is missing; empty if memory alone does not stand in the way."""
-    budgets = tables.budgets
-    if np.isfinite(_least_bytes(tables)):
+    least = _least_bytes(tables)
+    if least.pieces is not None:
         return ""
-    caps = replace(Caps.none(tables), memory=budgets)
-    needs: list[tuple[float, str]] = []
-    for pool, name in enumerate(tables.pools):
-        open_budgets = budgets.copy()
-        open_budgets[pool] = np.inf
-        weights = Weights.none(tables)
-        weights.memory[0, pool] = 1.0
-        found = best_route(tables, weights, replace(caps, memory=open_budgets), effort=_EFFORT)
-        if found.pieces is not None:
-            needs.append((found.value - budgets[pool], name))
+    fits = "it fits nowhere" if np.isinf(least.bound) else "nothing was found that fits"
+    needs = [need for pool in range(len(tables.pools)) if (need := _need(tables, pool))]
+    if any(need.more_bytes <= 0.0 for need in needs):
+        return ""
     whole = tables.problem.summary.weight_bytes
     has = ", ".join(
-        f"{name} {_room(budget)}" for name, budget in zip(tables.pools, budgets, strict=True)
+        f"{name} {_room(budget)}" for name, budget in zip(tables.pools, tables.budgets, strict=True)
     )
     if not needs:
         return (
-            f"it fits nowhere, divided or not: its weights are {_room(whole)}, and there are "
+            f"{fits}, divided or not: its weights are {_room(whole)}, and there are "
             f"{has}; more memory on one device alone does not help, add to several or add devices"
         )
-    least_bytes = min(needs)[0]
-    alike = [name for more, name in sorted(needs) if more <= least_bytes * 1.05 + 4096]
-    others = [(m, name) for m, name in sorted(needs) if name not in alike]
-    more = [f"{_missing(m)} on {name}" for m, name in others]
+    needs.sort(key=lambda need: (need.more_bytes, need.pool))
+    least_bytes = needs[0].more_bytes
+    alike = [n.pool for n in needs if n.more_bytes <= least_bytes * 1.05 + 4096]
+    others = [f"{_missing(n.more_bytes)} on {n.pool}" for n in needs if n.pool not in alike]
     on = f"any of {', '.join(alike)}" if len(alike) > 1 else alike[0]
-    instead = f", or {', or '.join(more[:_SHOWN])}" if more else ""
-    least = _missing(least_bytes)
-    return (
-        f"it fits nowhere, divided or not: it needs {least} more on {on}{instead} (there are {has})"
-    )
+    instead = f", or {', or '.join(others[:_SHOWN])}" if others else ""
+    more = f"{_missing(least_bytes)} more on {on}{instead}"
+    if all(need.is_least for need in needs):
+        return f"{fits}, divided or not: it needs {more} (there are {has})"
+    return f"{fits}, divided or not: {more} would be enough, less may be (there are {has})"
+
+
+def _need(tables: Tables, pool: int) -> _Need | None:
+    """What is missing in one memory, as little as is found; None: more there alone is no help."""
+    weights = Weights.none(tables)
+    weights.memory[0, pool] = 1.0
+    none = Weights.none(tables)
+    quickest = replace(none, seconds=none.seconds + 1.0)
+    budgets = tables.budgets.copy()
+    budgets[pool] = np.inf
+    caps = replace(Caps.none(tables), memory=budgets)
+    found = best_route(tables, weights, caps, effort=_EFFORT)
+    if found.pieces is None:
+        return None
+    own = float(tables.budgets[pool])
+    enough, least = found.value, max(found.bound, own)
+    for _ in range(_ROUNDS):
+        if enough <= least * (1.0 + CLOSE):
+            break
+        budgets[pool] = (enough + least) / 2.0
+        # Another search than before, which may find what that one did not.
+        tried = best_route(tables, quickest, replace(caps, memory=budgets), effort=_EFFORT)
+        if tried.pieces is not None:
+            enough = float(amounts(tables, tried.pieces).memory[pool])
+        elif np.isinf(tried.bound):
+            least = float(budgets[pool])
+        else:
+            break
+    is_least = enough <= least * (1.0 + _NEARLY)
+    return _Need(pool=tables.pools[pool], more_bytes=enough - own, is_least=is_least)
+
+
+def _for_one_request(tables: Tables) -> Tables:
+    """One request at a time needs the least memory, and of its configurations there are fewer."""
+    alone = tabulate(tables.problem, Target.LATENCY)
+    return alone if alone is not None and alone.devices == tables.devices else tables
 
 
 def _over_bound(tables: Tables) -> str:
     """That the bound on the memory is beyond reach; empty if it is not."""
     limit = tables.problem.bound(Target.MEMORY)
-    least = _least_bytes(tables)
-    if limit is None or least <= limit:
+    if limit is None:
         return ""
+    least = _least_bytes(tables)
+    if least.value <= limit:
+        return ""
+    reach = "beyond reach" if least.bound > limit else "not reached"
     return (
-        f"beyond reach: {Target.MEMORY} of at most {_bytes(limit)} on the fullest device: the "
-        f"least is {_bytes(least)}"
+        f"{reach}: {Target.MEMORY} of at most {_bytes(limit)} on the fullest device: "
+        f"{_least(least)} is {_bytes(least.value)}"
     )
 
 
-def _least_bytes(tables: Tables) -> float:
-    """What the fullest memory of a route must hold; infinity if none fits the budgets."""
+def _least_bytes(tables: Tables) -> Found:
+    """The route that needs least of the fullest memory and fits the budgets."""
     caps = replace(Caps.none(tables), memory=tables.budgets)
-    found = best_route(tables, Bottleneck.MEMORY, caps, effort=_EFFORT)
-    return math.inf if found.pieces is None else found.value
+    return best_route(tables, Bottleneck.MEMORY, caps, effort=_EFFORT)
+
+
+def _least(found: Found) -> str:
+    return "the least" if found.value <= found.bound * (1.0 + CLOSE) else "the least found"
 
 
 def _bytes(size_bytes: float) -> str:
@@ -173,7 +224,7 @@ def _missing(size_bytes: float) -> str:
 def _out_of_bounds(problem: Problem, tables: Tables) -> str:
     """Which bound is beyond reach, or that they exclude each other."""
     caps = replace(Caps.none(tables), memory=tables.memory_limits)
-    told = []
+    told, is_proven = [], True
     for bound in problem.bounds:
         if bound.target is Target.THROUGHPUT:
             most = _most_per_s(tables, caps)
@@ -184,13 +235,14 @@ def _out_of_bounds(problem: Problem, tables: Tables) -> str:
         if bound.target is Target.MEMORY:
             continue  # It can be kept to: see `_over_bound`.
         best = _best(tables, caps, bound.target)
-        if best is not None and best > bound.limit:
+        if best is not None and best.value > bound.limit:
+            is_proven &= best.bound > bound.limit
             told.append(
-                f"{bound.target} of at most {_shown(bound.target, bound.limit)}: the least "
-                f"is {_shown(bound.target, best)}"
+                f"{bound.target} of at most {_shown(bound.target, bound.limit)}: {_least(best)} "
+                f"is {_shown(bound.target, best.value)}"
             )
     if told:
-        return "beyond reach: " + "; ".join(told)
+        return f"{'beyond reach' if is_proven else 'not reached'}: " + "; ".join(told)
     asked = ", ".join(map(_asked, problem.bounds))
     if not asked:
         return "no distribution was found in the effort that was given"
@@ -211,7 +263,7 @@ def _most_per_s(tables: Tables, caps: Caps) -> float:
     return 1.0 / least_s if least_s else math.inf
 
 
-def _best(tables: Tables, caps: Caps, target: Target) -> float | None:
+def _best(tables: Tables, caps: Caps, target: Target) -> Found | None:
     weights = Weights.none(tables)
     match target:
         case Target.LATENCY:
@@ -223,7 +275,7 @@ def _best(tables: Tables, caps: Caps, target: Target) -> float | None:
         case Target.THROUGHPUT | Target.MEMORY:
             raise AssertionError(f"{target} does not add up over a route")
     found = best_route(tables, weights, caps, effort=_EFFORT)
-    return None if found.pieces is None else found.value
+    return None if found.pieces is None else found
 
 
 def _shown(target: Target, value: float) -> str:

@@ -65,6 +65,8 @@ class Mixed:
     """Seconds per request, or the cost of one; infinity where nothing was found."""
     bound: float
     """No mixture is better."""
+    others: tuple[Column, ...] | None = None
+    """Routes that were looked at; None: others could have no shares beside these."""
 
 
 def mix(
@@ -89,7 +91,14 @@ def mix(
         return Mixed(shares=(), value=np.inf, bound=np.inf)
     is_few = most_routes is None or len(shares) <= most_routes
     if np.isfinite(value) and is_few and is_allowed(tables, caps, shares):
-        return Mixed(shares=shares, value=value, bound=relaxation.bound)
+        is_open = most_routes is None and not np.isfinite(caps.memory).any()
+        others = tuple(c for c in relaxation.columns if caps.allows(c.amounts))
+        return Mixed(
+            shares=shares,
+            value=value,
+            bound=relaxation.bound,
+            others=others if is_open else None,
+        )
     left = effort - relaxation.spent
     columns = [*relaxation.columns, *relaxation.idle]
     if wish.least_per_s:

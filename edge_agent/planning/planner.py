@@ -5,7 +5,8 @@
 - Throughput, and anything at a rate: a mixture of routes, mixing.py.
 - Peak memory: one route whose fullest memory is least.
 
-Ties are broken by the latency, then by fewer subgraphs, then by the order of devices and
+Of the mixtures found that are as fast, one is taken whose slowest route is the quickest (ties.py).
+Ties of routes are broken by the latency, then by fewer subgraphs, then by the order of devices and
 configurations.
 """
 
@@ -35,11 +36,14 @@ from edge_agent.planning.mixing import Mixed, mix
 from edge_agent.planning.mixture import Wish
 from edge_agent.planning.shortest import Pieces, Weights, as_route, cheapest
 from edge_agent.planning.tables import Floats, Tables, is_at_rate, tabulate
+from edge_agent.planning.ties import quickest_as_fast
 from edge_agent.plans import Target
 from edge_agent.problems import Problem
 
 EFFORT = 2_000_000.0
 """About two seconds of a desktop processor, for the searches that may take any time."""
+_OTHERS = (Target.LATENCY, Target.MEMORY)
+"""What is searched for instead, where nothing was found, but there may be something."""
 _SHORT, _NEAR = 80, 0.01
 """Segments of a model that is not long; a gap that is left of a long one's mixture."""
 
@@ -64,6 +68,20 @@ def attempt(problem: Problem, target: Target, effort: float = EFFORT) -> Distrib
 
 
 def _searched(problem: Problem, target: Target, effort: float) -> Distribution | _Nothing:
+    found = _searched_for(problem, target, effort)
+    if isinstance(found, Distribution) or found.is_certain:
+        return found
+    # Where memory is tight, what one search misses another one may meet.
+    for other in _OTHERS:
+        if other is target:
+            continue
+        instead = _searched_for(problem, other, effort)
+        if isinstance(instead, Distribution):
+            return replace(instead, target=target, bound=_nothing_known(target))
+    return found
+
+
+def _searched_for(problem: Problem, target: Target, effort: float) -> Distribution | _Nothing:
     tables = tables_of(problem, target, is_whole=False)
     if tables is None:
         return _Nothing(is_certain=True)
@@ -72,6 +90,11 @@ def _searched(problem: Problem, target: Target, effort: float) -> Distribution |
     )
     found = search.run()
     return search.distribution(found) if isinstance(found, _Found) else found
+
+
+def _nothing_known(target: Target) -> float:
+    """The bound of which nothing is known."""
+    return float("inf") if target is Target.THROUGHPUT else 0.0
 
 
 def exchanged(
@@ -100,8 +123,7 @@ def _best_of(
         return answer
     best = min(allowed, key=lambda other: other.metrics.cost(target))
     if isinstance(answer, Infeasible):
-        nothing = float("inf") if target is Target.THROUGHPUT else 0.0
-        return replace(best, target=target, bound=nothing)
+        return replace(best, target=target, bound=_nothing_known(target))
     if best.metrics.cost(target) < answer.metrics.cost(target) * (1.0 - CLOSE):
         return replace(best, target=target, bound=answer.bound)
     return answer
@@ -208,7 +230,11 @@ class _Search:
         if self.problem.most_routes == 1:
             found = self._bottleneck(Bottleneck.LOADS, self.caps)
         else:
-            found = self._mixed(self._mix(Wish(target=self.target)))
+            mixed = self._mix(Wish(target=self.target))
+            if mixed.shares:
+                shares = quickest_as_fast(self.tables, self.caps, mixed.shares, mixed.others)
+                mixed = replace(mixed, shares=shares)
+            found = self._mixed(mixed)
         if not isinstance(found, _Found) or not self.rate:
             return found
         if self._serves(found.routes):

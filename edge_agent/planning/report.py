@@ -116,7 +116,10 @@ def render(problem: Problem, told: Account) -> str:
         lines += ["", "Not used:"]
         for out in told.left_out:
             lines += wrapped(f"{out.device}: {out.reason}", "  ")
-    others = (("Runner-up", told.runner_up), ("The best on one device", told.alone))
+    others = (
+        ("Runner-up, over other devices", told.runner_up),
+        ("The best on one device", told.alone),
+    )
     compared = [_other_text(plan, word, other) for word, other in others if other is not None]
     if compared:
         lines += ["", *(line for text in compared for line in wrapped(text, ""))]

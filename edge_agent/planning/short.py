@@ -46,7 +46,8 @@ def bytes_text(size_bytes: float) -> str:
     """Bytes in the unit that a person would use."""
     for unit, factor in (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10)):
         if size_bytes >= factor:
-            return f"{size_bytes / factor:.3g} {unit}"
+            size = size_bytes / factor
+            return f"{size:.3g} {unit}" if size < 999.5 else f"{size:.0f} {unit}"
     return f"{size_bytes:.0f} B"
 
 

@@ -106,16 +106,15 @@ def test_nobody_is_left_out_where_all_work() -> None:
     assert left_out(made, best(made)) == ()
 
 
-def test_the_runner_up_does_without_one_of_the_devices() -> None:
-    made = quick_neighbour()
-    second = runner_up(made, best(made))
-    assert second is not None
-    assert second.routes == ALL_ON_A
-    third = runner_up(_with_c(), best(_with_c()))
-    assert third is not None
-    # 1 + 10 + 15 + 1 on c; or 10 + (1 + 4) + 10 + 1 on a and c.
-    assert third.routes == (route(placed(0, 1, A, HOST), placed(1, 3, C, HOST)),)
-    assert third.metrics.latency_s == pytest.approx(26 * MS)
+def test_the_runner_up_is_the_best_that_was_told_of_a_device_left_out() -> None:
+    # All on b takes 18 ms; with the first segment on a 20 ms, all on a 30 ms, with c 23 ms.
+    for made in (quick_neighbour(), _with_c()):
+        second = runner_up(made, best(made))
+        assert second is not None
+        assert second.routes == A_THEN_B
+        assert second.metrics.latency_s == pytest.approx(20 * MS)
+        (told,) = (out.reason for out in left_out(made, best(made)) if out.device == A)
+        assert told.startswith("the best route that uses it takes 20 ms")
 
 
 def test_the_runner_up_of_two_devices_is_the_better_of_two() -> None:
@@ -142,8 +141,13 @@ def test_a_throughput_is_compared_as_one() -> None:
 def test_there_is_no_runner_up_where_nothing_else_will_do() -> None:
     only = with_device(quick_neighbour(), A, times=())
     assert runner_up(only, best(only)) is None
-    pinned = replace(quick_neighbour(), pins=(SegmentPin(segment=0, device=B),))
+    pins = tuple(SegmentPin(segment=segment, device=B) for segment in range(3))
+    pinned = replace(quick_neighbour(), pins=pins)
     assert runner_up(pinned, best(pinned)) is None
+    # One segment alone leaves the others free: 1 + 10 on b, 5 back, 20 on a.
+    second = runner_up(replace(pinned, pins=pins[:1]), best(pinned))
+    assert second is not None
+    assert devices_of(second) == {A, B}
 
 
 def test_the_best_on_one_device_has_its_input_sent() -> None:

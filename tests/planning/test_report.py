@@ -52,7 +52,7 @@ Memory, of what may be used:
    12.5%  lab: 1 MiB of 8 MiB
    12.5%  pi/gpu: 2 MiB of 16 MiB
 
-Runner-up: lab: 30.00 ms, 1.11 times this one
+Runner-up, over other devices: lab: 30.00 ms, 1.11 times this one
 The best on one device: this one
 
 How it is predicted:

@@ -1,0 +1,145 @@
+"""Of the mixtures that are as fast the one whose slowest route is the quickest.
+
+A bottleneck leaves other resources room, so that many mixtures reach the same rate; those that a
+linear programme ends with have routes that nobody would take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from edge_agent.planning.amounts import CLOSE, Caps
+from edge_agent.planning.mixture import Column, Shares, columns_of
+from edge_agent.planning.packing import Packing
+from edge_agent.planning.shortest import Pieces, Weights, cheapest
+from edge_agent.planning.tables import Tables
+
+_PENALTY = 1e6
+"""For what is not served, in units of the time of the slowest route."""
+_SHORT = 80
+"""Segments of a model of which further routes are looked for."""
+_ROUNDS = 20
+_ROOM = 1e-13
+"""As much as sums of floats may leave of a limit."""
+
+
+def quickest_as_fast(
+    tables: Tables, caps: Caps, shares: Shares, others: Sequence[Column] | None
+) -> Shares:
+    """Shares that reach the rate of `shares`: first the slowest route is as quick as is found, then
+    there are as few as can be, then the mean of all is the quickest.
+
+    `others`: routes that may have shares too, further ones that keep to the caps among them; None:
+    there may be no other routes.
+    """
+    if _busiest_s(shares) <= 0.0:
+        return shares
+    hurried = _Hurried(tables=tables, caps=caps, shares=shares)
+    hurried.add([column for column, _ in shares])
+    if others is not None:
+        hurried.add(others)
+        if tables.places <= _SHORT:
+            hurried.look_further()
+    return hurried.best()
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Hurried:
+    tables: Tables
+    caps: Caps
+    shares: Shares
+    columns: dict[Pieces, Column] = field(default_factory=dict)
+    busiest_s: float = field(init=False)
+    slowest_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.busiest_s = _busiest_s(self.shares)
+        self.slowest_s = max(column.amounts.seconds for column, _ in self.shares)
+
+    def add(self, columns: Sequence[Column]) -> bool:
+        """Whether there was one among them that is new and no slower than the slowest by now."""
+        fresh = {
+            column.pieces: column
+            for column in columns
+            if column.pieces not in self.columns and column.amounts.seconds <= self.slowest_s
+        }
+        self.columns |= fresh
+        return bool(fresh)
+
+    def look_further(self) -> None:
+        """Add the routes that a mixture of the least mean time at the rate has."""
+        for _ in range(_ROUNDS):
+            columns = list(self.columns.values())
+            programme = self._served(columns)
+            if programme is None:
+                return
+            self._hurry(programme, columns)
+            weights = Weights.none(self.tables)
+            prices = programme.duals[None, :-1]
+            weights = replace(
+                weights,
+                loads=prices / self.busiest_s,
+                seconds=weights.seconds + 1.0 / self.slowest_s,
+            )
+            paths = cheapest(self.tables, weights)
+            starts = np.flatnonzero(np.isfinite(paths.starts())).tolist()
+            found = columns_of(self.tables, [paths.pieces(0, d) for d in starts])
+            if not self.add([column for column in found if self.caps.allows(column.amounts)]):
+                return
+
+    def best(self) -> Shares:
+        """The shares that are wanted, of the routes that there are."""
+        able = list(self.columns.values())
+        able.sort(key=lambda column: (column.amounts.seconds, column.pieces))
+        enough, few = len(able), 0
+        while enough - few > 1:
+            middle = (enough + few) // 2
+            if self._served(able[:middle]) is None:
+                few = middle
+            else:
+                enough = middle
+        found = self._shared(able[:enough])
+        for column, _ in reversed(found):
+            fewer = self._shared([other for other, _ in found if other is not column])
+            found = fewer or found
+        return found or self.shares
+
+    def _shared(self, columns: Sequence[Column]) -> Shares:
+        """The shares of these routes at the rate with the least mean time; none if they do not
+        reach it."""
+        programme = self._served(columns)
+        if programme is None:
+            return ()
+        self._hurry(programme, columns)
+        parts = programme.solution
+        kept = sorted(np.flatnonzero(parts > CLOSE).tolist(), key=lambda i: (-parts[i], i))
+        whole = float(parts[kept].sum())
+        found = tuple((columns[i], float(parts[i]) / whole) for i in kept)
+        return found if _busiest_s(found) <= self.busiest_s * (1.0 + CLOSE) else ()
+
+    def _served(self, columns: Sequence[Column]) -> Packing | None:
+        """The programme of shares of these routes with no resource busy for longer, the sum of
+        shares as its last row; None if they do not serve all that is asked."""
+        if not columns:
+            return None
+        loads = np.array([column.amounts.loads for column in columns]).T / self.busiest_s
+        programme = Packing(np.append(np.full(len(loads), 1.0 + _ROOM), 1.0))
+        programme.add(np.vstack([loads, np.ones(len(columns))]), np.ones(len(columns)))
+        programme.solve()
+        return programme if programme.value >= 1.0 - 1e-10 else None
+
+    def _hurry(self, programme: Packing, columns: Sequence[Column]) -> None:
+        """From the highest rate to the least mean time at the rate that is asked."""
+        seconds = np.array([column.amounts.seconds for column in columns])
+        programme.reprice(-seconds / self.slowest_s)
+        programme.use_up(len(programme.limits) - 1, _PENALTY)
+        programme.solve()
+
+
+def _busiest_s(shares: Shares) -> float:
+    """Seconds per request of the resource that is busy longest."""
+    loads = np.array([share * column.amounts.loads for column, share in shares])
+    return float(loads.sum(axis=0).max(initial=0.0))
