@@ -341,8 +341,12 @@ def _activation_bytes(
 def weights_read(
     graph: ModelGraph, position: int, specs: Mapping[TensorName, TensorSpec]
 ) -> dict[str, int]:
-    """Bytes that the node at `position` reads of each stored constant."""
+    """Bytes that the node at `position` reads of each stored constant, those of its bodies taken
+    together (`ModelGraph.own_root`)."""
     found: dict[str, int] = {}
+    own = graph.own_root(position)
+    if own:
+        found[own] = graph.root_bytes(own)
     for name in graph.reads[position]:
         for root in graph.constant_roots(name):
             found[root] = graph.root_bytes(root)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -13,7 +13,15 @@ import onnx
 from edge_agent.model.admit import AdmissionLimits, overridable, read_model
 from edge_agent.model.external import is_external
 from edge_agent.model.order import order_nodes
-from edge_agent.model.scopes import all_nodes, bodies, node_label, plain_domain, reads
+from edge_agent.model.scopes import (
+    all_nodes,
+    bodies,
+    called_tensors,
+    node_label,
+    node_tensors,
+    plain_domain,
+    reads,
+)
 from edge_agent.model.values import tensor_bytes
 
 _RANDOM = frozenset(
@@ -29,6 +37,8 @@ _RANDOM = frozenset(
 _MAX_ROOTS = 256
 """Of one constant value. A chain that adds a constant at each of its nodes would else take memory
 and time with the square of its length."""
+_OWN = "\0"
+"""Before the position of a node: no value is named so."""
 _FOLDED_DOMAINS = frozenset({"", "ai.onnx.ml"})
 
 
@@ -139,8 +149,22 @@ class ModelGraph:
         """The stored constants behind a constant value; () for other values."""
         return self._roots.get(name, ())
 
+    def own_root(self, position: int) -> str:
+        """What the constants in the bodies and attributes of a node are called together; "" if it
+        has none."""
+        return f"{_OWN}{position}" if any(True for _ in self._own_tensors(position)) else ""
+
+    def _own_tensors(self, position: int) -> Iterator[onnx.TensorProto]:
+        node = self.nodes[position]
+        yield from node_tensors(node)
+        if self.model.functions:
+            yield from called_tensors(self.model, node)
+
     def root_bytes(self, root: str) -> int:
-        """Bytes of a stored constant."""
+        """Bytes of a stored constant, or of those of a node (see `own_root`)."""
+        if root.startswith(_OWN):
+            own = self._own_tensors(int(root.removeprefix(_OWN)))
+            return sum(tensor_bytes(tensor) for tensor in own)
         tensor = self.constants.get(root)
         if tensor is not None:
             return tensor_bytes(tensor)
@@ -149,11 +173,13 @@ class ModelGraph:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of all stored constants that a node uses or the graph gives out."""
+        """Bytes of all stored constants that a node uses, in its bodies too, or the graph gives
+        out."""
         used = {
             root for names in self.reads for name in names for root in self._roots.get(name, ())
         }
         used.update(root for name in self.outputs for root in self._roots.get(name, ()))
+        used.update(root for at in range(len(self.nodes)) if (root := self.own_root(at)))
         return sum(self.root_bytes(root) for root in used)
 
     def label(self, position: int) -> str:

@@ -88,6 +88,21 @@ def node_tensors(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
         yield from graph_tensors(body)
 
 
+def called_tensors(model: onnx.ModelProto, node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
+    """The tensors in those functions of `model` that `node`, its bodies and they themselves call,
+    of each function once."""
+    functions = {(plain_domain(f.domain), f.name): f for f in model.functions}
+    left, seen = [node], set()
+    while left:
+        for one in deep_nodes([left.pop()]):
+            key = (plain_domain(one.domain), one.op_type)
+            if key in functions and key not in seen:
+                seen.add(key)
+                left += functions[key].node
+                for inner in functions[key].node:
+                    yield from node_tensors(inner)
+
+
 def graph_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     """Every tensor stored in `graph`: initializers, sparse ones, attributes, bodies."""
     yield from graph.initializer

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
 
 from edge_agent.model.divide import summarise
 from edge_agent.model.graph import ModelGraph
@@ -159,3 +161,45 @@ def test_working_bytes_of_random_graphs_are_what_a_plain_count_says(
         graph = graph_of(made, Path(folder))
         for segment in summarise(graph, ID, {}, infer_specs(graph, {}), apart=apart).segments:
             assert segment.working_bytes == _counted(graph, segment)
+
+
+def test_the_weights_in_bodies_and_functions_count_where_they_are_run(tmp_path: Path) -> None:
+    x = value("x", [100])
+
+    def scaled(constant: str, size: int) -> onnx.GraphProto:
+        """A body that holds a tensor of its own, as an initializer or from a node."""
+        weight = numpy_helper.from_array(np.ones(size, np.float32), constant)
+        nodes = [node("Mul", ["a", constant], [f"{constant}y"])]
+        if size == 1:
+            nodes.insert(0, node("Constant", [], [constant], value=weight))
+        return helper.make_graph(
+            nodes, constant, [], [value(f"{constant}y", [100])], [weight] if size > 1 else []
+        )
+
+    function = helper.make_function(
+        "own",
+        "shifted",
+        ["b"],
+        ["c"],
+        [
+            node("Constant", [], ["d"], value=numpy_helper.from_array(np.ones(100, np.float32))),
+            node("Add", ["b", "d"], ["c"]),
+        ],
+        [helper.make_opsetid("", 17)],
+    )
+    branches = {"then_branch": scaled("t", 100), "else_branch": scaled("e", 1)}
+    made = model(
+        [
+            node("Tanh", ["x"], ["a"]),
+            node("If", ["is"], ["b"], **branches),
+            helper.make_node("shifted", ["b"], ["c"], domain="own"),
+            node("Sin", ["c"], ["y"]),
+        ],
+        [x, value("is", [], TensorProto.BOOL)],
+        [value("y", [100])],
+    )
+    made.functions.append(function)
+    made.opset_import.append(helper.make_opsetid("own", 1))
+    summary = summary_of(made, tmp_path, apart=(1, 2, 3))
+    assert [s.constant_bytes for s in summary.segments] == [0, 404, 400, 0]
+    assert summary.weight_bytes == 804
