@@ -358,7 +358,8 @@ class Client:
         Raises:
             UnknownModel: no model has that name.
             InputMismatch: the shapes contradict what the model declares.
-            BadRequest: it is not planned yet.
+            BadRequest: it is not planned yet: `wait` for that.
+            EdgeAgentError: its plan could not be made.
         """
         if shapes is None:
             return self._ask(AskPlan(model=model), Plan).plan
@@ -390,8 +391,10 @@ class Client:
                 much, of the throughput at least.
 
         Raises:
-            UnknownModel: no model has that name.
-            BadRequest: a target or bound is wrong, it is not planned yet, or not measured.
+            UnknownModel: no model has that name, or it was unloaded meanwhile.
+            BadRequest: a target or bound is wrong, the model was not measured, or it is not
+                planned yet: `wait` for that.
+            EdgeAgentError: its plan could not be made.
             Busy: too many others ask the planner.
             DeadlineExceeded: planning took too long.
         """
