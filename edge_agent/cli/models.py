@@ -17,12 +17,13 @@ from edge_agent.cli.output import (
     size_text,
 )
 from edge_agent.cli.shapes import add_shape_option, parse_shapes
-from edge_agent.client import HALF_BOUND, Client
+from edge_agent.client import Client
 from edge_agent.errors import EdgeAgentError, UsageError
 from edge_agent.planning.explain import render
 from edge_agent.planning.flips import flips, render_flips
 from edge_agent.plans import SERVED_TARGETS, ExecutionPlan
 from edge_agent.tensors import Shape, TensorSpec
+from edge_agent.wire.arguments import HALF_BOUND
 from edge_agent.wire.messages import (
     MAX_SUBGRAPHS,
     MAX_THREADS,

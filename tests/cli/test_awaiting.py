@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -67,8 +67,9 @@ class Agent:
 
 
 @pytest.fixture(params=FORMS, ids=lambda form: " ".join(form) or "alone")
-def form(request: pytest.FixtureRequest) -> Iterator[tuple[str, ...]]:
-    yield request.param
+def form(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    found: tuple[str, ...] = request.param
+    return found
 
 
 def plan(agent: FakeAgent, form: Sequence[str]) -> int:
