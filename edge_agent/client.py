@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
 import os
 import threading
 import uuid
@@ -36,15 +35,19 @@ from edge_agent.transport import local
 from edge_agent.transport.memory import OwnMemory
 from edge_agent.wire.arguments import (
     bounds_of,
+    check_front,
+    count_of,
+    deadline_of,
+    half_bound,
     pins_of,
     served_target,
     shapes_of,
     targets_of,
+    timeout_of,
 )
 from edge_agent.wire.arrays import pack_arrays, payload_bytes, unpack_arrays
 from edge_agent.wire.frames import Buffer, fill, nbytes, padding
 from edge_agent.wire.messages import (
-    MAX_DEADLINE_S,
     MAX_SUBGRAPHS,
     MAX_THREADS,
     AgentMessage,
@@ -88,10 +91,6 @@ POLL_S = 0.1
 
 SHARED_FROM_BYTES = 1 << 16
 """Tensors that together have at least so many bytes pass through shared memory."""
-
-HALF_BOUND = 1e-2
-"""How far outputs may be from those in float32, as a share of their range, where float16 is allowed
-and nothing else is said."""
 
 MAX_IDLE_OTHERS = 8
 """A request takes a connection that served another model if so many are idle."""
@@ -190,7 +189,7 @@ class Client:
             AgentUnavailable: nothing answered at the socket until the deadline.
         """
         heads, tensors = pack_arrays({name: _value(a) for name, a in inputs.items()})
-        until_s = None if deadline_s is None else clock.monotonic_s() + _checked(deadline_s)
+        until_s = _until_s(deadline_of(deadline_s))
         wanted = None if outputs is None else tuple(outputs)
         if self._pid != os.getpid():
             self._begin_anew()
@@ -281,18 +280,17 @@ class Client:
             ModelRefused: the file cannot be accepted; nothing of it is kept.
             StorageError: it cannot be stored.
         """
-        _check_count("threads", threads, MAX_THREADS)
-        _check_count("subgraphs", subgraphs, MAX_SUBGRAPHS)
+        timeout_s = timeout_of(timeout_s)
         message = Load(
             path=os.path.abspath(path),
             name=name,
             target=served_target(target),
-            threads=threads,
+            threads=count_of("threads", threads, MAX_THREADS),
             shapes=shapes_of(shapes or {}),
-            subgraphs=subgraphs,
+            subgraphs=count_of("subgraphs", subgraphs, MAX_SUBGRAPHS),
             pins=pins_of(pins or {}),
             samples=None if samples is None else os.path.abspath(samples),
-            half_bound=_half_bound(allow),
+            half_bound=half_bound(allow),
         )
         loaded = self._ask(message, Models).models[0]
         return self.wait(loaded.name, timeout_s) if wait else loaded
@@ -301,10 +299,11 @@ class Client:
         """Wait until the plan of a model is made (or failed to be) and serves.
 
         Raises:
+            BadRequest: `timeout_s` is no number.
             DeadlineExceeded: it took longer than `timeout_s` seconds.
             UnknownModel: it was unloaded meanwhile.
         """
-        until_s = None if timeout_s is None else clock.monotonic_s() + timeout_s
+        until_s = _until_s(timeout_of(timeout_s))
         while True:
             state = self.model(model)
             if state.planning in ("done", "failed") or state.state == "quarantined":
@@ -358,7 +357,8 @@ class Client:
         Raises:
             UnknownModel: no model has that name.
             InputMismatch: the shapes contradict what the model declares.
-            BadRequest: it is not planned yet.
+            BadRequest: it is not planned yet: `wait` for that.
+            EdgeAgentError: its plan could not be made.
         """
         if shapes is None:
             return self._ask(AskPlan(model=model), Plan).plan
@@ -385,19 +385,23 @@ class Client:
             model: the name under which it was loaded.
             targets: `latency`, `throughput`, `energy`, `memory`, `bytes`; (): all whose metric is
                 known, which energy is not as long as nobody told what the device draws.
-            is_pareto: also the Pareto set over the targets.
+            is_pareto: also the Pareto set over the targets, of which there are two then, or more.
             bounds: limits by target, in seconds, requests per second, joules or bytes: at most so
                 much, of the throughput at least.
 
         Raises:
-            UnknownModel: no model has that name.
-            BadRequest: a target or bound is wrong, it is not planned yet, or not measured.
-            Busy: too many others ask the planner.
+            UnknownModel: no model has that name, or it was unloaded meanwhile.
+            BadRequest: a target or bound is wrong, the model was not measured, or it is not
+                planned yet: `wait` for that.
+            EdgeAgentError: its plan could not be made.
+            Busy: others ask the planner, and as many wait for that as may: 4.
             DeadlineExceeded: planning took too long.
         """
+        wanted = targets_of(targets)
+        check_front(wanted, is_pareto=is_pareto)
         message = AskDistributions(
             model=model,
-            targets=targets_of(targets),
+            targets=wanted,
             bounds=bounds_of(bounds or {}),
             is_pareto=is_pareto,
         )
@@ -539,6 +543,10 @@ def _value(given: Any) -> Any:
     return np.asarray(given)
 
 
+def _until_s(limit_s: float | None) -> float | None:
+    return None if limit_s is None else clock.monotonic_s() + limit_s
+
+
 def _is_past(until_s: float | None, margin_s: float = 0.0) -> bool:
     return until_s is not None and clock.monotonic_s() + margin_s >= until_s
 
@@ -547,29 +555,3 @@ def _wanted(answer: AgentMessage, want: type[M]) -> M:
     if not isinstance(answer, want):
         raise ProtocolError(f"got {type(answer).__name__}, want {want.__name__}")
     return answer
-
-
-def _half_bound(allowed: Sequence[str]) -> float | None:
-    bound = None
-    for text in (allowed,) if isinstance(allowed, str) else allowed:
-        what, equals, number = text.partition("=")
-        try:
-            bound = float(number) if equals else HALF_BOUND
-        except ValueError:
-            bound = math.nan
-        if what != "fp16" or not 0 < bound < 1:
-            raise BadRequest(f'allow: got "{text}", want fp16 or fp16=BOUND with 0 < BOUND < 1')
-    return bound
-
-
-def _check_count(name: str, count: int | None, most: int) -> None:
-    if count is not None and not 1 <= count <= most:
-        raise BadRequest(f"{name}: got {count}, want 1 to {most}, or None")
-
-
-def _checked(deadline_s: float) -> float:
-    if deadline_s <= MAX_DEADLINE_S:
-        return deadline_s
-    raise BadRequest(
-        f"deadline_s: got {deadline_s}, want at most {MAX_DEADLINE_S:.0f} seconds, or None for none"
-    )

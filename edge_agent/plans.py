@@ -30,12 +30,23 @@ SERVED_TARGETS = (Target.LATENCY, Target.THROUGHPUT)
 """What a loaded model can be measured and verified for."""
 
 
+UNITS: Mapping[Target, str] = MappingProxyType(
+    {
+        Target.LATENCY: "seconds",
+        Target.THROUGHPUT: "requests per second",
+        Target.ENERGY: "joules per request",
+        Target.MEMORY: "bytes on the fullest device",
+        Target.BYTES: "bytes per request",
+    }
+)
+"""What the metric of each target is counted in."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """What a metric must keep to: at most `limit`, of the throughput at least.
+    """What a metric must keep to: at most `limit`, of the throughput at least, in `UNITS`.
 
-    In seconds, requests per second, joules per request, bytes on the fullest device, bytes per
-    request. Of latency, energy and bytes it holds for every request, whatever route it takes.
+    Of latency, energy and bytes it holds for every request, whatever route it takes.
     """
 
     target: Target
@@ -43,7 +54,14 @@ class Bound:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.limit) and self.limit >= 0):
-            raise ValueError(f"bound on {self.target}: got {self.limit:g}, want at least 0")
+            raise ValueError(
+                f"bound on {self.target}: got {self.limit:g}, want {wanted_limit(self.target)}"
+            )
+
+
+def wanted_limit(target: Target) -> str:
+    """What a bound on the target may be."""
+    return f"a finite number of at least 0, in {UNITS[target]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,10 +29,13 @@ from edge_agent.errors import (
     RunFailed,
     UnknownModel,
 )
-from edge_agent.plans import Pin, Target
+from edge_agent.planner.answering import answer
+from edge_agent.plans import Bound, Pin, Target
 from edge_agent.tensors import ElementType
 from edge_agent.wire.frames import pack_prefix
 from edge_agent.wire.messages import (
+    AskDistributions,
+    Distributions,
     Done,
     Failure,
     Infer,
@@ -47,7 +50,9 @@ from edge_agent.wire.parts import (
     ModelState,
     TensorHead,
 )
+from edge_agent.wire.routes import pack
 from tests.fake_agent import Asked, FakeAgent, doubles, state
+from tests.planner.made_problems import problem
 
 X = np.array([[1.0, 2.0]], np.float32)
 
@@ -460,6 +465,52 @@ def test_waiting_ends_with_a_failed_plan_a_quarantine_or_a_timeout() -> None:
             client.wait("z")
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.infer("m", {"x": X}, deadline_s="1"),
+        lambda client: client.wait("m", timeout_s=math.nan),
+        lambda client: client.load("m.onnx", threads="2"),
+        lambda client: client.load("m.onnx", subgraphs=1.5),
+        lambda client: client.load("m.onnx", shapes={"x": "1x3"}),
+        lambda client: client.load("m.onnx", allow=0.05),
+        lambda client: client.load("m.onnx", wait=True, timeout_s="1"),
+        lambda client: client.plan("m", {"x": (-1,)}),
+        lambda client: client.distributions("m", bounds={"latency": "80ms"}),
+        lambda client: client.distributions("m", bounds={"bytes": math.inf}),
+        lambda client: client.distributions("m", ["latency"], is_pareto=True),
+        lambda client: client.distributions("m", "latency", is_pareto=True),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused_before_anything_is_sent(
+    call: Callable[[Client], object],
+) -> None:
+    with FakeAgent() as agent, Client(agent.path) as client:
+        with pytest.raises(BadRequest, match=r"got .*, want"):
+            call(client)
+        assert agent.asked == []
+
+
+def test_distributions_are_asked_for_as_the_caller_said() -> None:
+    planned = answer(problem(), (Target.BYTES, Target.LATENCY), is_pareto=True)
+    with (
+        FakeAgent(lambda asked: asked.answer(Distributions(pack(planned)))) as agent,
+        Client(agent.path) as client,
+    ):
+        got = client.distributions(
+            "m", ["bytes", Target.LATENCY], is_pareto=True, bounds={"memory": 1 << 20}
+        )
+        assert got == planned
+        assert [asked.message for asked in agent.asked] == [
+            AskDistributions(
+                model="m",
+                targets=(Target.BYTES, Target.LATENCY),
+                bounds=(Bound(target=Target.MEMORY, limit=float(1 << 20)),),
+                is_pareto=True,
+            )
+        ]
+
+
 def test_the_wrong_answer_to_a_question_is_a_protocol_error() -> None:
     with (
         FakeAgent(lambda asked: asked.answer(Done("?"))) as agent,
@@ -578,9 +629,13 @@ def test_a_large_request_is_sent_again_to_an_agent_that_starts_again() -> None:
 @pytest.mark.parametrize("count", [0, -1, 4097])
 def test_counts_out_of_their_bounds_are_refused_before_anything_is_sent(count: int) -> None:
     with FakeAgent() as agent, Client(agent.path) as client:
-        with pytest.raises(BadRequest, match=f"threads: got {count}, want 1 to 4096"):
+        with pytest.raises(
+            BadRequest, match=f"threads: got {count}, want a whole number of 1 to 4096"
+        ):
             client.load("m.onnx", threads=count)
-        with pytest.raises(BadRequest, match=f"subgraphs: got {count}, want 1 to 4096"):
+        with pytest.raises(
+            BadRequest, match=f"subgraphs: got {count}, want a whole number of 1 to 4096"
+        ):
             client.load("m.onnx", subgraphs=count)
         assert agent.asked == []
 

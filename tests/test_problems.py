@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from edge_agent.devices import DeviceId, UnitId
-from edge_agent.plans import Bound, Target
+from edge_agent.plans import UNITS, Bound, Target
 from edge_agent.problems import (
     DeviceStatistics,
     Link,
@@ -194,7 +194,8 @@ def test_a_unit_is_slowed_down_once() -> None:
 @pytest.mark.parametrize(("number", "text"), NOT_NUMBERS)
 @pytest.mark.parametrize("target", list(Target))
 def test_a_bound_is_a_number_of_at_least_0(target: Target, number: float, text: str) -> None:
-    with pytest.raises(ValueError, match=f"bound on {target}: got {text}, want at least 0"):
+    told = f"bound on {target}: got {text}, want a finite number of at least 0, in {UNITS[target]}"
+    with pytest.raises(ValueError, match=f"^{told}$"):
         Bound(target=target, limit=number)
 
 

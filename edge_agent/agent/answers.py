@@ -95,7 +95,7 @@ class Answers:
             case Replan(model=name):
                 return Models(models=(self._state(self._controller.replan(name)),))
             case AskPlan(model=name, shapes=None):
-                return Plan(plan=self._plan(name))
+                return Plan(plan=_plan_of(self._controller.loaded(name)))
             case AskPlan(model=name, shapes=shapes):
                 return self._plan_for(name, dict(shapes or ()))
             case AskDistributions():
@@ -109,30 +109,31 @@ class Answers:
             case Infer():
                 raise BadRequest("inference does not pass here")
 
-    def _plan(self, name: str) -> ExecutionPlan:
-        loaded = self._controller.loaded(name)
-        if loaded.plan is None:
-            loaded.lane.check_is_run()
-            planning = loaded.planning
-            if planning.state == "failed":
-                raise EdgeAgentError(
-                    f'model "{name}" has no plan: {planning.what}; it serves on plain ONNX Runtime'
-                )
-            raise BadRequest(
-                f'model "{name}" has no plan yet ({planning.state}: {planning.what}); it serves on '
-                "plain ONNX Runtime meanwhile"
-            )
-        return loaded.plan
-
     def _plan_for(self, name: str, shapes: Mapping[TensorName, Shape]) -> Plan | PlanInMaking:
         loaded = self._controller.loaded(name)
         if loaded.plan is None and loaded.planning.state in ("waiting", "working"):
-            self._plan(name)  # which says how far it is
+            _plan_of(loaded)  # which says how far it is
         found = self._controller.specialiser.plan_for(loaded, shapes)
         return found if isinstance(found, PlanInMaking) else Plan(plan=found)
 
     def _distributions(self, message: AskDistributions) -> Distributions:
-        plan = self._plan(message.model)
+        while True:
+            loaded = self._controller.loaded(message.model)
+            answer: Distributions | EdgeAgentError
+            try:
+                answer = self._distributions_of(loaded, message)
+            except EdgeAgentError as error:
+                answer = error
+            # What was measured goes with the model. By now its name may stand for none, or for
+            # another one, of which this says nothing.
+            if self._controller.loaded(message.model) is loaded:
+                break
+        if isinstance(answer, EdgeAgentError):
+            raise answer
+        return answer
+
+    def _distributions_of(self, loaded: Loaded, message: AskDistributions) -> Distributions:
+        plan = _plan_of(loaded)
         if plan.plain_s is None:
             raise BadRequest(f'model "{message.model}" was not measured: {plan.reason}')
         return self._planners.ask(
@@ -175,6 +176,21 @@ class Answers:
             max_compiled_disk_bytes=pool.budget_bytes,
             settings_key=settings_key(self._settings),
         )
+
+
+def _plan_of(loaded: Loaded) -> ExecutionPlan:
+    if loaded.plan is None:
+        loaded.lane.check_is_run()
+        name, planning = loaded.record.name, loaded.planning
+        if planning.state == "failed":
+            raise EdgeAgentError(
+                f'model "{name}" has no plan: {planning.what}; it serves on plain ONNX Runtime'
+            )
+        raise BadRequest(
+            f'model "{name}" has no plan yet ({planning.state}: {planning.what}); it serves on '
+            "plain ONNX Runtime meanwhile"
+        )
+    return loaded.plan
 
 
 def _resident_bytes(pid: int) -> int | None:

@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from edge_agent import clock
 from edge_agent.cli import export, plan_devices, plan_loaded
+from edge_agent.cli.awaiting import await_plan, awaited_plan
 from edge_agent.cli.output import (
     ProgressLine,
     client_of,
@@ -17,12 +17,13 @@ from edge_agent.cli.output import (
     size_text,
 )
 from edge_agent.cli.shapes import add_shape_option, parse_shapes
-from edge_agent.client import HALF_BOUND, POLL_S, Client
-from edge_agent.errors import BadRequest, EdgeAgentError, ModelQuarantined, UsageError
+from edge_agent.client import Client
+from edge_agent.errors import EdgeAgentError, UsageError
 from edge_agent.planning.explain import render
 from edge_agent.planning.flips import flips, render_flips
 from edge_agent.plans import SERVED_TARGETS, ExecutionPlan
 from edge_agent.tensors import Shape, TensorSpec
+from edge_agent.wire.arguments import HALF_BOUND
 from edge_agent.wire.messages import (
     MAX_SUBGRAPHS,
     MAX_THREADS,
@@ -126,21 +127,6 @@ def parse_pins(texts: Sequence[str]) -> dict[str, str]:
     return pins
 
 
-def _await_plan(client: Client, name: str) -> ModelState:
-    line = ProgressLine()
-    try:
-        while True:
-            state = client.model(name)
-            if state.state == "quarantined":
-                raise ModelQuarantined(state.progress)
-            if state.planning in ("done", "failed"):
-                return state
-            line.show(state.progress_fraction, state.progress)
-            clock.sleep_s(POLL_S)
-    finally:
-        line.end()
-
-
 def _tell(state: ModelState, options: argparse.Namespace) -> int:
     if options.json:
         print_json(state)
@@ -169,14 +155,14 @@ def run_load(options: argparse.Namespace) -> int:
             samples=options.samples,
             allow=options.allow,
         )
-        return _tell(_await_plan(client, state.name) if options.wait else state, options)
+        return _tell(await_plan(client, state.name) if options.wait else state, options)
 
 
 def run_replan(options: argparse.Namespace) -> int:
     """Plan a model again."""
     with client_of(options) as client:
         state = client.replan(options.model)
-        return _tell(_await_plan(client, state.name) if options.wait else state, options)
+        return _tell(await_plan(client, state.name) if options.wait else state, options)
 
 
 def run_unload(options: argparse.Namespace) -> int:
@@ -318,14 +304,7 @@ def run_plan(options: argparse.Namespace) -> int:
         return plan_loaded.run(options)
     shapes = parse_shapes(options.shape)
     with client_of(options) as client:
-        try:
-            plan = client.plan(options.model)
-        except BadRequest:
-            state = client.model(options.model)
-            if state.planning not in ("waiting", "working"):
-                raise
-            _await_plan(client, options.model)
-            plan = client.plan(options.model)
+        plan = awaited_plan(client, options.model)
         if shapes:
             return _show_plan_for(client, shapes, plan, options)
         state = client.model(options.model)

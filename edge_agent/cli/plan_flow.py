@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from edge_agent.cli.output import PatientProgress, ending_on_sigterm, print_json
@@ -137,8 +138,9 @@ def _front(
     progress: PatientProgress,
 ) -> int:
     problem = posed.problem
-    progress.say(f"planning for {', '.join(targets)}")
-    front = pareto(problem, targets, _effort(options))
+    what = f"planning for {', '.join(targets)}"
+    progress.say(what)
+    front = pareto(problem, targets, _effort(options), step_by_step(progress, what))
     accounts = _accounts(problem, front.distributions, options, progress)
     if options.svg is not None and front.distributions:
         progress.say("comparing with single devices")
@@ -153,6 +155,18 @@ def _front(
         table = front_table(front.distributions, knows_energy=knows_energy(problem))
         _print(problem, table, accounts, front.infeasible, options)
     return 0 if front.distributions else EdgeAgentError.exit_code
+
+
+def step_by_step(progress: PatientProgress, what: str) -> Callable[[float], None]:
+    """Tells of each step of `what` that ends; takes how much is done, 0 to 1."""
+    steps = itertools.count(2)
+
+    def report(fraction: float) -> None:
+        if fraction < 1.0:
+            # Where no terminal rewrites its line, only other words are a new one.
+            progress.say(f"{what}, step {next(steps)}", fraction)
+
+    return report
 
 
 def _singles(problem: Problem, targets: Sequence[Target]) -> list[Alone]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
+from edge_agent.cli.awaiting import awaited_plan
 from edge_agent.cli.output import client_of, print_json, print_table, size_text
 from edge_agent.cli.plan_options import parse_bounds
 from edge_agent.distributions import Distribution, Infeasible, Planned
@@ -18,7 +19,7 @@ def is_asked(options: argparse.Namespace) -> bool:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show the distributions."""
+    """Show the distributions, once the model is planned."""
     if options.explain or options.shape:
         raise UsageError(
             "--explain and --shape tell of the plan that serves; leave them out, or --target, "
@@ -28,6 +29,7 @@ def run(options: argparse.Namespace) -> int:
         bound.target: bound.limit for bound in parse_bounds(options.bound or ())
     }
     with client_of(options) as client:
+        awaited_plan(client, options.model)
         planned = client.distributions(
             options.model, options.target or (), is_pareto=options.pareto, bounds=bounds
         )

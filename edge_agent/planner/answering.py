@@ -41,8 +41,12 @@ def answer(
     best = list(exchanged(problem, best))
     front: tuple[Distribution, ...] = ()
     if is_pareto:
-        report(len(wanted) / steps, "the Pareto set")
-        front = pareto(problem, wanted, effort).distributions
+
+        def report_front(fraction: float) -> None:
+            report((len(wanted) + fraction) / steps, "the Pareto set")
+
+        report_front(0.0)
+        front = pareto(problem, wanted, effort, report_front).distributions
     return Planned(best=tuple(best), front=front, knows_energy=knows_energy(problem))
 
 

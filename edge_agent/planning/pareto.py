@@ -10,7 +10,7 @@ Man, and Cybernetics 1, 1971), the widest gap first, while the effort lasts.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -29,6 +29,7 @@ _MOST_POINTS = 40
 _BEST_EFFORT = 0.15
 """Share of the effort for the best one of each target, and for each point between."""
 _POINT_EFFORT = 0.06
+_MOST_GAPS = int(1.0 / _POINT_EFFORT)
 _NEAR = 0.01
 """Neighbours closer than this, as a share of the range of a target, have no gap."""
 _ADDITIVE = (Target.LATENCY, Target.ENERGY, Target.BYTES)
@@ -44,20 +45,27 @@ class Front:
     infeasible: tuple[Infeasible, ...] = ()
 
 
-def pareto(problem: Problem, targets: Sequence[Target], effort: float = EFFORT) -> Front:
+def pareto(
+    problem: Problem,
+    targets: Sequence[Target],
+    effort: float = EFFORT,
+    report: Callable[[float], None] = lambda _fraction: None,
+) -> Front:
     """The Pareto set over `targets`, one at least of which is best for each; see the module.
 
-    Each distribution has the bound that holds under the bounds it was found with.
+    Each distribution has the bound that holds under the bounds it was found with. `report` hears
+    after each step how much is done, above 0 to 1, and changes nothing.
 
     Raises:
         ValueError: no target is given, or one twice.
     """
     if not targets or len(set(targets)) < len(targets):
         raise ValueError(f"targets: got {', '.join(targets) or 'none'}, want each once")
-    search = _Front(problem=problem, targets=tuple(targets), effort=effort)
+    search = _Front(problem=problem, targets=tuple(targets), effort=effort, report=report)
     search.best_of_each()
     search.weighted()
     search.between()
+    report(1.0)
     return Front(
         targets=tuple(targets),
         distributions=tuple(search.front()),
@@ -70,9 +78,16 @@ class _Front:
     problem: Problem
     targets: tuple[Target, ...]
     effort: float
+    report: Callable[[float], None]
     points: list[Distribution] = field(default_factory=list)
     infeasible: list[Infeasible] = field(default_factory=list)
     _tried: set[tuple[Target, Target, float]] = field(default_factory=set)
+    _steps: int = 0
+
+    def _end_step(self) -> None:
+        self._steps += 1
+        # One more, for what is left when the last gap is filled.
+        self.report(self._steps / (len(self.targets) + _MOST_GAPS + 1))
 
     def costs(self, found: Distribution) -> tuple[float, ...]:
         return tuple(found.metrics.cost(target) for target in self.targets)
@@ -86,6 +101,7 @@ class _Front:
                 self.infeasible.append(found)
             else:
                 self.points.append(found)
+            self._end_step()
 
     def weighted(self) -> None:
         """Routes of weighted sums of the additive targets."""
@@ -133,7 +149,7 @@ class _Front:
         """Fill the widest gaps."""
         if len(self.targets) < 2:
             return
-        for _ in range(int(1.0 / _POINT_EFFORT)):
+        for _ in range(_MOST_GAPS):
             if len(self.points) >= _MOST_POINTS:
                 return
             gap = self._widest_gap()
@@ -144,6 +160,7 @@ class _Front:
             found = attempt(bounded, target, self.effort * _POINT_EFFORT)
             if found is not None:
                 self.points.append(found)
+            self._end_step()
 
     def _widest_gap(self) -> tuple[Target, float, Target] | None:
         """(target to bound, its limit, target to plan for) in the middle of the widest gap."""

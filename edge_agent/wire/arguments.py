@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral, Real
 
 from edge_agent.devices import UnitId
 from edge_agent.errors import BadRequest
-from edge_agent.plans import SERVED_TARGETS, Bound, Pin, Target
+from edge_agent.plans import SERVED_TARGETS, Bound, Pin, Target, wanted_limit
 from edge_agent.tensors import Shape, TensorName
-from edge_agent.wire.parts import MAX_PINS, Bounds, Pins, Shapes, Targets
+from edge_agent.wire.messages import MAX_DEADLINE_S
+from edge_agent.wire.parts import MAX_DIMENSION, MAX_PINS, Bounds, Pins, Shapes, Targets
+
+HALF_BOUND = 1e-2
+"""How far outputs may be from those in float32, as a share of their range, where float16 is allowed
+and nothing else is said."""
+_MOST_SHOWN = 60
 
 
 def shapes_of(shapes: Mapping[str, Shape]) -> Shapes:
-    """Shapes by input."""
-    return tuple((TensorName(name), tuple(shape)) for name, shape in shapes.items())
+    """Shapes by input. Raises: BadRequest."""
+    return tuple((TensorName(name), _shape(name, shape)) for name, shape in shapes.items())
+
+
+def _shape(name: str, shape: object) -> Shape:
+    sizes = None
+    if not isinstance(shape, (str, bytes)):
+        try:
+            sizes = [_whole(size) for size in shape]  # type: ignore[attr-defined]
+        except TypeError:
+            sizes = None
+    if sizes is None or not all(s is not None and 0 <= s <= MAX_DIMENSION for s in sizes):
+        raise BadRequest(
+            f'shapes: got {_shown(shape)} for "{name}", want whole numbers of 0 to {MAX_DIMENSION},'
+            " one for each dimension"
+        )
+    return tuple(size for size in sizes if size is not None)
 
 
 def pins_of(pins: Mapping[str, str]) -> Pins:
@@ -36,9 +59,7 @@ def served_target(target: Target | str) -> Target:
 
 def targets_of(targets: Sequence[Target | str]) -> Targets:
     """Any targets, each once. Raises: BadRequest."""
-    if isinstance(targets, str):
-        targets = (targets,)
-    found = tuple(_target("targets", target) for target in targets)
+    found = tuple(_target("targets", target) for target in _several(targets))
     if len(set(found)) < len(found):
         raise BadRequest(f"targets: got one twice among {', '.join(found)}")
     return found
@@ -46,15 +67,110 @@ def targets_of(targets: Sequence[Target | str]) -> Targets:
 
 def bounds_of(bounds: Mapping[Target | str, float]) -> Bounds:
     """Limits by target. Raises: BadRequest."""
-    try:
-        return tuple(
-            Bound(target=_target("bounds", target), limit=limit) for target, limit in bounds.items()
+    return tuple(_bound(_target("bounds", target), limit) for target, limit in bounds.items())
+
+
+def _bound(target: Target, limit: object) -> Bound:
+    number = _number(limit)
+    if number is None or not (math.isfinite(number) and number >= 0):
+        raise BadRequest(f"bounds: got {_shown(limit)} for {target}, want {wanted_limit(target)}")
+    return Bound(target=target, limit=number)
+
+
+def check_front(targets: Targets, *, is_pareto: bool) -> None:
+    """Refuse the Pareto set over one target. Raises: BadRequest."""
+    if is_pareto and len(targets) == 1:
+        raise BadRequest(
+            f"is_pareto: got the target {targets[0]} alone, want two or more targets, or none for "
+            "all that are known"
         )
-    except ValueError as error:
-        raise BadRequest(str(error)) from error
 
 
-def _target(where: str, target: Target | str) -> Target:
-    if target not in list(Target):
-        raise BadRequest(f'{where}: got "{target}", want one of {", ".join(Target)}')
-    return Target(target)
+def half_bound(allowed: Sequence[str]) -> float | None:
+    """What `fp16` or `fp16=BOUND` says, the last of them; None: nothing. Raises: BadRequest."""
+    bound = None
+    for text in _several(allowed):
+        what, equals, number = str(text).partition("=")
+        try:
+            bound = float(number) if equals else HALF_BOUND
+        except ValueError:
+            bound = math.nan
+        if what != "fp16" or not 0 < bound < 1:
+            raise BadRequest(f'allow: got "{text}", want fp16 or fp16=BOUND with 0 < BOUND < 1')
+    return bound
+
+
+def count_of(name: str, count: int | None, most: int) -> int | None:
+    """A count that may be left out. Raises: BadRequest."""
+    if count is None:
+        return None
+    number = _whole(count)
+    if number is None or not 1 <= number <= most:
+        raise BadRequest(
+            f"{name}: got {_shown(count)}, want a whole number of 1 to {most}, or None"
+        )
+    return number
+
+
+def deadline_of(deadline_s: float | None) -> float | None:
+    """Seconds until a deadline; None: there is none. Raises: BadRequest."""
+    if deadline_s is None:
+        return None
+    number = _number(deadline_s)
+    if number is None or not number <= MAX_DEADLINE_S:
+        raise BadRequest(
+            f"deadline_s: got {_shown(deadline_s)}, want at most {MAX_DEADLINE_S:.0f} seconds, or "
+            "None for none"
+        )
+    return number
+
+
+def timeout_of(timeout_s: float | None) -> float | None:
+    """Seconds to wait; None: without end. Raises: BadRequest."""
+    if timeout_s is None:
+        return None
+    number = _number(timeout_s)
+    if number is None or math.isnan(number):
+        raise BadRequest(
+            f"timeout_s: got {_shown(timeout_s)}, want a number of seconds, or None for no limit"
+        )
+    return number
+
+
+def _number(value: object) -> float | None:
+    """None: it is none, or too large. Those of numpy are numbers too, and truth values are not."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def _whole(value: object) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        return None
+    return int(value)
+
+
+def _target(where: str, target: object) -> Target:
+    for known in Target:
+        if target == known:
+            return known
+    raise BadRequest(f'{where}: got "{target}", want one of {", ".join(Target)}')
+
+
+def _several(given: object) -> Iterable[object]:
+    """What may be one or several."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        return (given,)
+    return given
+
+
+def _shown(value: object) -> str:
+    """As Python writes it, as far as that can be read."""
+    try:
+        text = str(value) if isinstance(value, Real) else repr(value)
+    except ValueError:
+        return f"numbers of more than {_MOST_SHOWN} digits"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"

@@ -16,7 +16,8 @@ from edge_agent.tensors import ElementType, Shape, TensorName, TensorSpec, size_
 Name = Annotated[str, Meta(max_length=4096)]
 Text = Annotated[str, Meta(max_length=65536)]
 RequestId = Annotated[str, Meta(min_length=1, max_length=64)]
-Dimension = Annotated[int, Meta(ge=0, le=2**48)]
+MAX_DIMENSION = 2**48
+Dimension = Annotated[int, Meta(ge=0, le=MAX_DIMENSION)]
 Dimensions = Annotated[tuple[Dimension, ...], Meta(max_length=64)]
 Size = Annotated[int, Meta(ge=0, le=2**48)]
 MAX_TENSORS = 4096

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from edge_agent.agent.planners import MOST_WAITING
+from edge_agent.client import Client
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = frozenset(
@@ -78,3 +83,46 @@ def test_the_readme_names_every_command_and_option(
     assert {c for c in COMMANDS if f"edge-agent {c}" not in readme} == set()
     options = named_options("\n".join(command_help.values())) - {"--help"}
     assert options - named_options(readme) == set()
+
+
+def _api_table(readme: str) -> dict[str, tuple[ast.Call, str]]:
+    """Of the table of the Python API: by method, how it is written there, and its whole row."""
+    section = readme.split("## Python\n")[1].split("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| `")]
+    found = {}
+    for row in rows:
+        for written in re.findall(r"`([^`]+)`", row.split(" | ")[0]):
+            call = ast.parse(written, mode="eval").body
+            assert isinstance(call, ast.Call)
+            assert isinstance(call.func, ast.Name)
+            found[call.func.id] = call, row
+    return found
+
+
+def test_the_readme_tells_of_every_method_of_the_client_as_it_is(readme: str) -> None:
+    methods = {
+        name: method
+        for name, method in inspect.getmembers(Client, inspect.isfunction)
+        if not name.startswith("_")
+    } | {"Client": Client.__init__}
+    table = _api_table(readme)
+    assert set(table) == set(methods)
+    for name, method in methods.items():
+        call, row = table[name]
+        exist = dict(inspect.signature(method).parameters)
+        del exist["self"]
+        given = [arg.id for arg in call.args if isinstance(arg, ast.Name)]
+        required = [p.name for p in exist.values() if p.default is inspect.Parameter.empty]
+        assert given == required, name
+        for keyword in call.keywords:
+            assert keyword.arg is not None
+            parameter = exist[keyword.arg]
+            assert ast.literal_eval(keyword.value) == parameter.default, (name, keyword.arg)
+        written = {*given, *(keyword.arg for keyword in call.keywords)}
+        told = written | {p for p in exist if f"`{p}=`" in row}
+        assert set(exist) - told == set(), name
+
+
+def test_the_readme_says_how_many_requests_may_wait_for_the_planner(readme: str) -> None:
+    assert f"{MOST_WAITING} requests to the planner wait already" in readme
+    assert f"as many wait for that as may: {MOST_WAITING}" in (Client.distributions.__doc__ or "")

@@ -295,7 +295,7 @@ def test_a_plan_that_is_still_made_is_waited_for(capsys: pytest.CaptureFixture[s
     with FakeAgent(says) as agent:
         out, err = shown(capsys, agent, "plan", "m")
     assert "nothing was measured" in out
-    assert err == ""
+    assert err == "100% measuring\n"
 
 
 def test_loading_says_what_serves_and_waiting_says_how_far_it_is(

@@ -11,6 +11,7 @@ import pytest
 from edge_agent import clock
 from edge_agent.cli.main import main
 from edge_agent.cli.output import PatientProgress
+from edge_agent.cli.plan_flow import step_by_step
 from tests.profile_files.made_profiles import WHOLE, changed
 from tests.system.made_models import adding, convolving
 
@@ -273,12 +274,47 @@ def test_what_is_quick_tells_nothing_of_itself(capsys: Shown) -> None:
 
 
 def test_what_is_slow_tells_where_it_is(capsys: Shown) -> None:
-    told = ""
     with PatientProgress(patience_s=0.0) as progress:
         progress.say("reading")
-        until_s = clock.monotonic_s() + 10.0
-        while "reading" not in told and clock.monotonic_s() < until_s:
-            told += capsys.readouterr().err
+        told = _once_shown(capsys, "reading")
         progress.say("planning", 0.5)
     assert told.endswith("  0% reading\n")
     assert capsys.readouterr().err == " 50% planning\n"
+
+
+def _once_shown(capsys: Shown, what: str) -> str:
+    """What stands on standard error as soon as it holds `what`."""
+    shown = ""
+    until_s = clock.monotonic_s() + 10.0
+    while what not in shown and clock.monotonic_s() < until_s:
+        shown += capsys.readouterr().err
+    return shown
+
+
+def test_each_step_of_a_pareto_set_is_a_line_where_there_is_no_terminal(capsys: Shown) -> None:
+    with PatientProgress(patience_s=0.0) as progress:
+        progress.say("planning for latency, energy")
+        report = step_by_step(progress, "planning for latency, energy")
+        _once_shown(capsys, "planning for")
+        report(0.05)
+        report(0.1)
+        report(1.0)
+    assert capsys.readouterr().err.splitlines() == [
+        "  5% planning for latency, energy, step 2",
+        " 10% planning for latency, energy, step 3",
+    ]
+
+
+@pytest.mark.long
+def test_a_long_search_for_a_pareto_set_tells_how_far_it_is(
+    tmp_path: Path, boards: tuple[str, str], capsys: Shown
+) -> None:
+    net = convolving(tmp_path / "deep.onnx", blocks=12, channels=64)
+    slow, fast = boards
+    more = [f"{end}{i}={board}" for i in range(5) for end, board in (("s", slow), ("f", fast))]
+    link = ("--link", "all=1Gbit,0.1ms", "--effort", "10")
+    assert main(["plan", str(net), "--devices", *more, *link, "--pareto"]) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if "%" in line]
+    assert len(lines) > 5
+    steps = [int(line.split("%")[0]) for line in lines]
+    assert steps == sorted(steps)

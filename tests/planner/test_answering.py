@@ -67,20 +67,21 @@ def test_what_cannot_be_had_is_an_answer_with_a_reason() -> None:
     assert "beyond reach" in found.reason
 
 
-def test_progress_goes_from_target_to_target_and_never_back() -> None:
+def test_progress_goes_from_target_to_target_and_through_the_set_and_never_back() -> None:
     told: list[tuple[float, str]] = []
-    answer(
-        problem(),
-        (Target.LATENCY, Target.MEMORY),
-        is_pareto=True,
-        report=lambda fraction, what: told.append((fraction, what)),
+    targets = (Target.LATENCY, Target.MEMORY)
+    planned = answer(
+        problem(), targets, is_pareto=True, report=lambda done, what: told.append((done, what))
     )
-    assert [what for _, what in told] == [
-        "the best for latency",
-        "the best for memory",
-        "the Pareto set",
-    ]
-    assert [fraction for fraction, _ in told] == pytest.approx([0.0, 1 / 3, 2 / 3])
+    assert planned == answer(problem(), targets, is_pareto=True)
+    assert [what for _, what in told[:2]] == ["the best for latency", "the best for memory"]
+    assert {what for _, what in told[2:]} == {"the Pareto set"}
+    fractions = [done for done, _ in told]
+    assert fractions[:3] == pytest.approx([0.0, 1 / 3, 2 / 3])
+    assert fractions == sorted(set(fractions))
+    # Both targets once more, at least a gap, and the end.
+    assert len(fractions[3:]) >= 4
+    assert fractions[-1] == 1.0
 
 
 def test_a_loaded_model_is_planned_with_what_was_measured_of_it() -> None:

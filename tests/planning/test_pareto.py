@@ -227,3 +227,38 @@ def test_a_small_front_over_two_targets_is_found_whole(seed: int, pair: tuple[in
             for own in front
         ]
         assert any(near), f"{other} is missing from {front}"
+
+
+@pytest.mark.parametrize("targets", [(Target.LATENCY,), (Target.LATENCY, Target.BYTES), ADDITIVE])
+def test_what_is_done_is_told_step_by_step_and_changes_nothing(
+    targets: tuple[Target, ...],
+) -> None:
+    made = plain_problem(random.Random(7), segments=5, devices=3)
+    told: list[float] = []
+    front = pareto(made, targets, report=told.append)
+    assert front == pareto(made, targets)
+    assert told == sorted(set(told))
+    assert told[0] > 0.0
+    assert told[-1] == 1.0
+    # One for each target, and one at the end.
+    assert len(told) >= len(targets) + 1
+    if len(targets) == 1:
+        assert len(told) == 2
+
+
+def test_each_filled_gap_is_a_step_of_its_own() -> None:
+    told: list[float] = []
+    front = pareto(
+        plain_problem(random.Random(7), segments=5, devices=3), ADDITIVE, report=told.append
+    )
+    assert len(front.distributions) > 3
+    steps = [later - earlier for earlier, later in zip((0.0, *told), told, strict=False)]
+    # All but the last are equal: 3 targets, at most 16 gaps, the rest.
+    assert steps[:-1] == pytest.approx([1 / 20] * (len(steps) - 1))
+
+
+def test_what_cannot_be_done_is_told_as_done() -> None:
+    told: list[float] = []
+    made = bounded(quick_neighbour(), Target.LATENCY, 1e-9)
+    assert pareto(made, (Target.LATENCY, Target.BYTES), report=told.append).distributions == ()
+    assert told == pytest.approx([1 / 19, 2 / 19, 1.0])

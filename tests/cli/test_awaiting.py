@@ -1,0 +1,183 @@
+"""Every form of `plan NAME` waits for a plan that is being made, and ends as that ends."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from edge_agent.cli.main import main
+from edge_agent.errors import BadRequest, EdgeAgentError
+from edge_agent.planner.answering import answer
+from edge_agent.plans import Target
+from edge_agent.wire.messages import (
+    AskDistributions,
+    AskModels,
+    AskPlan,
+    ClientMessage,
+    Distributions,
+    Models,
+    Plan,
+)
+from edge_agent.wire.parts import ModelState
+from edge_agent.wire.routes import pack
+from tests.fake_agent import Asked, FakeAgent, state
+from tests.made_plans import PLAN
+from tests.planner.made_problems import problem
+
+FORMS = (
+    (),
+    ("--target", "latency"),
+    ("--pareto",),
+    ("--bound", "latency=1s"),
+)
+MAKING = (
+    state(planning="waiting", progress_fraction=0.0, progress="waiting for its turn"),
+    state(planning="working", progress_fraction=0.0, progress="starting"),
+    state(planning="working", progress_fraction=0.5, progress="measuring"),
+)
+NO_PLAN = 'model "m" has no plan: no space left; it serves on plain ONNX Runtime'
+
+
+class Agent:
+    """Its model has the states of the test one after the other, and then the last for good."""
+
+    def __init__(self, *states: ModelState | None) -> None:
+        self.states = [*states]
+        self.distributions: list[ClientMessage] = []
+
+    def __call__(self, asked: Asked) -> None:
+        message, present = asked.message, self.states[0]
+        if isinstance(message, AskModels):
+            if len(self.states) > 1:
+                self.states.pop(0)
+            asked.answer(Models(() if present is None else (present,)))
+        elif present is None or present.planning in ("waiting", "working"):
+            asked.fail(BadRequest("no plan yet"))
+        elif present.planning == "failed":
+            asked.fail(EdgeAgentError(NO_PLAN))
+        elif isinstance(message, AskPlan):
+            asked.answer(Plan(PLAN))
+        else:
+            assert isinstance(message, AskDistributions)
+            self.distributions.append(message)
+            asked.answer(Distributions(pack(answer(problem(), (Target.LATENCY,)))))
+
+
+@pytest.fixture(params=FORMS, ids=lambda form: " ".join(form) or "alone")
+def form(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    found: tuple[str, ...] = request.param
+    return found
+
+
+def plan(agent: FakeAgent, form: Sequence[str]) -> int:
+    return main(["plan", "m", *form, "--socket", str(agent.path)])
+
+
+def test_a_plan_is_waited_for_with_its_progress(
+    capsys: pytest.CaptureFixture[str], form: tuple[str, ...]
+) -> None:
+    says = Agent(*MAKING, state())
+    with FakeAgent(says) as agent:
+        assert plan(agent, form) == 0
+    out, err = capsys.readouterr()
+    assert err == "  0% waiting for its turn\n  0% starting\n 50% measuring\n"
+    assert out.startswith("best for" if form else 'model "m": plain ONNX Runtime\n')
+    assert len(says.distributions) == (1 if form else 0)
+
+
+def test_a_plan_that_was_made_between_two_questions_is_shown(
+    capsys: pytest.CaptureFixture[str], form: tuple[str, ...]
+) -> None:
+    class Quick(Agent):
+        def __call__(self, asked: Asked) -> None:
+            super().__call__(asked)
+            self.states = [state()]
+
+    with FakeAgent(Quick(MAKING[1])) as agent:
+        assert plan(agent, form) == 0
+    out, err = capsys.readouterr()
+    assert (bool(out), err) == (True, "")
+
+
+def test_a_plan_that_could_not_be_made_ends_with_1(
+    capsys: pytest.CaptureFixture[str], form: tuple[str, ...]
+) -> None:
+    failed = state(planning="failed", progress="no space left")
+    with FakeAgent(Agent(MAKING[2], failed)) as agent:
+        assert plan(agent, form) == 1
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", f" 50% measuring\nedge-agent plan: {NO_PLAN}\n")
+
+
+def test_a_model_that_is_unloaded_meanwhile_ends_with_3(
+    capsys: pytest.CaptureFixture[str], form: tuple[str, ...]
+) -> None:
+    with FakeAgent(Agent(MAKING[2], None)) as agent:
+        assert plan(agent, form) == 3
+    assert 'edge-agent plan: model "m" is not loaded; loaded: none\n' in capsys.readouterr().err
+
+
+def test_a_model_that_is_no_longer_run_ends_with_5(
+    capsys: pytest.CaptureFixture[str], form: tuple[str, ...]
+) -> None:
+    killed = state(planning="failed", state="quarantined", progress="it killed its worker")
+    with FakeAgent(Agent(MAKING[2], killed)) as agent:
+        assert plan(agent, form) == 5
+    assert capsys.readouterr().err.endswith("edge-agent plan: it killed its worker\n")
+
+
+def test_an_agent_that_ends_meanwhile_ends_with_8(
+    capsys: pytest.CaptureFixture[str], form: tuple[str, ...]
+) -> None:
+    says = Agent(*MAKING)
+
+    def end(asked: Asked) -> None:
+        if isinstance(asked.message, AskModels) and len(says.states) == 1:
+            asked.hang_up()
+        else:
+            says(asked)
+
+    with FakeAgent(end) as agent:
+        assert plan(agent, form) == 8
+    assert "ended before it answered" in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_with_130(capsys: pytest.CaptureFixture[str], form: tuple[str, ...]) -> None:
+    says = Agent(*MAKING)
+
+    def interrupt(asked: Asked) -> None:
+        says(asked)
+        if isinstance(asked.message, AskModels) and len(says.states) == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    with FakeAgent(interrupt) as agent:
+        assert plan(agent, form) == 130
+    assert capsys.readouterr().out == ""
+
+
+def test_what_was_unloaded_before_it_was_asked_for_is_told_at_once(
+    capsys: pytest.CaptureFixture[str], form: tuple[str, ...]
+) -> None:
+    with FakeAgent(Agent(None)) as agent:
+        assert plan(agent, form) == 3
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_model_with_a_plan_is_asked_at_once_though_it_is_planned_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Again(Agent):
+        def __call__(self, asked: Asked) -> None:
+            if isinstance(asked.message, AskPlan):
+                asked.answer(Plan(replace(PLAN, plain_s=0.01)))
+            elif isinstance(asked.message, AskDistributions):
+                asked.answer(Distributions(pack(answer(problem(), (Target.LATENCY,)))))
+            else:
+                super().__call__(asked)
+
+    with FakeAgent(Again(MAKING[2])) as agent:
+        assert plan(agent, ("--target", "latency")) == 0
+    assert capsys.readouterr().err == ""
