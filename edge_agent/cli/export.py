@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from edge_agent.cli.awaiting import awaited_plan
 from edge_agent.cli.output import print_json, settings_of
 from edge_agent.client import Client
 from edge_agent.config import Settings, encode_settings, load_settings
@@ -104,7 +105,7 @@ def _asked(settings: Settings, models: Sequence[str]) -> _Asked:
         with Client(settings.socket) as client:
             return _Asked(
                 device=client.devices(),
-                plans={name: client.plan(name) for name in models},
+                plans={name: awaited_plan(client, name) for name in models},
                 state=Path(client.status().state_folder),
             )
     except AgentUnavailable as error:
