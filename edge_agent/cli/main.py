@@ -42,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _open_standard_streams()
     options = parser().parse_args(arguments)
     try:
+        _check_not_empty(options)
         code: int = options.run(options)
         sys.stdout.flush()
     except EdgeAgentError as error:
@@ -67,6 +68,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _drop_output()
         return StorageError.exit_code
     return code
+
+
+def _check_not_empty(options: argparse.Namespace) -> None:
+    """Refuse empty texts, as a shell makes them of a variable that is not set: as a path, one
+    would be this folder, and elsewhere mean the default. Raises: UsageError."""
+    for name, value in vars(options).items():
+        if value == "" or (isinstance(value, list) and "" in value):
+            is_positional = name == "model" and not isinstance(value, list)
+            option = "MODEL" if is_positional else f"--{name.replace('_', '-')}"
+            raise UsageError(
+                f"{option}: got an empty text, want a name or value; give it one"
+                f"{'' if is_positional else ', or leave the option out'}"
+            )
 
 
 def _drop_output() -> None:

@@ -100,6 +100,31 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
+        (["serve", "--state", ""], "--state: got an empty text, want a name or value; give it"),
+        (["models", "--config", ""], "--config: got an empty text"),
+        (["models", "--socket", ""], "--socket: got an empty text"),
+        (["load", ""], "MODEL: got an empty text, want a name or value; give it one"),
+        (["load", "m.onnx", "--samples", ""], "--samples: got an empty text"),
+        (["split", "", "--parts", "2"], "MODEL: got an empty text"),
+        (["split", "/", "--parts", "2"], "/: is no regular file; name a model file"),
+        (["split", "m.onnx", "--parts", "2", "--out", ""], "--out: got an empty text"),
+        (["devices", "--export", ""], "--export: got an empty text"),
+        (["devices", "--export", "x", "--model", ""], "--model: got an empty text"),
+        (["plan", "", "--devices", "a"], "MODEL: got an empty text"),
+        (["plan", "m.onnx", "--devices", ""], "--devices: got an empty text"),
+        (["plan", "m.onnx", "--devices", "a", "--stats", ""], "--stats: got an empty text"),
+    ],
+)
+def test_an_empty_text_is_neither_this_folder_nor_the_default(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) in (2, 4)
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
         (["load", "m.onnx", "--threads", "0"], "--threads: got 0, want 1 to 4096"),
         (["load", "m.onnx", "--threads", "9999"], "--threads: got 9999"),
         (["load", "m.onnx", "--shape", "x"], "--shape x: want INPUT=SIZExSIZE"),
@@ -123,7 +148,7 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
         (["infer", "m", "--deadline", "-1"], "--deadline: got -1, want 0 to 1e+06"),
         (["infer", "m", "--deadline", "nan"], "--deadline: got nan, want 0 to 1e+06"),
         (["infer", "m", "--deadline", "inf"], "--deadline: got inf, want 0 to 1e+06"),
-        (["infer", "m", "--outputs", ""], "--outputs: got '', want NAME,NAME"),
+        (["infer", "m", "--outputs", ""], "--outputs: got an empty text, want a name or value"),
         (["infer", "m", "--outputs", "y,"], "--outputs: got 'y,', want NAME,NAME"),
         (["infer", "m", "--repeat", "0"], "--repeat: got 0, want at least 1"),
         (["infer", "m", "--seed", "-1"], "--seed: got -1, want at least 0"),

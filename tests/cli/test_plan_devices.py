@@ -11,6 +11,7 @@ import pytest
 from edge_agent import clock
 from edge_agent.cli.main import main
 from edge_agent.cli.output import PatientProgress
+from tests.devices_made import device
 from tests.profile_files.made_profiles import WHOLE, changed
 from tests.system.made_models import adding, convolving
 
@@ -195,6 +196,26 @@ def test_energy_is_left_out_or_refused_where_no_power_is_known(
     assert "energy: it is not known what board-1 draws" in capsys.readouterr().err
 
 
+def test_drawings_go_through_links_and_devices(
+    net: Path, boards: tuple[str, str], tmp_path: Path, capsys: Shown
+) -> None:
+    (tmp_path / "link").symlink_to("front")
+    (tmp_path / "link.json").symlink_to("trace")
+    null, full = device(tmp_path / "null", 3), device(tmp_path / "full", 7)
+    alone = ("--target", "latency", "--timeline")
+    assert main(planned(net, boards, *alone, str(null))) == 0
+    assert main(planned(net, boards, *alone, str(tmp_path / "link.json"))) == 0
+    assert json.loads((tmp_path / "trace").read_text())["traceEvents"]
+    front = ("--pareto", "--effort", "0.2", "--svg")
+    assert main(planned(net, boards, *front, str(tmp_path / "link"))) == 0
+    assert ElementTree.parse(tmp_path / "front").getroot().tag == f"{SVG}svg"
+    capsys.readouterr()
+    assert main(planned(net, boards, *front, str(full))) == 12
+    assert f"{full}: cannot be written: No space left on device" in capsys.readouterr().err
+    assert null.is_char_device()
+    assert full.is_char_device()
+
+
 @pytest.mark.parametrize(
     ("further", "message"),
     [
@@ -209,6 +230,8 @@ def test_energy_is_left_out_or_refused_where_no_power_is_known(
             ["--owner", "fats"],
             "--owner fats: is none of the devices: there are slow, fast; did you",
         ),
+        (["--pareto", "--svg", ""], "--svg: got an empty text, want a name or value"),
+        (["--timeline", ""], "--timeline: got an empty text, want a name or value"),
         (["--timeline", "no/such/x.svg"], "there is no such folder; make it first"),
         (["--link", "slow-fst=1Gbit,1ms"], 'got device "fst", which is not there'),
         (["--pin", "r*=lab"], 'got device "lab", which is not there: there are slow, fast'),
