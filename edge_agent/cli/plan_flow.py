@@ -123,11 +123,12 @@ def _print(
 ) -> None:
     if accounts:
         print("\n".join(lines))
-    for line in (*infeasible_lines(refused), *notes(problem, accounts)):
+    is_known = knows_energy(problem)
+    for line in (*infeasible_lines(refused), *notes(problem, accounts, knows_energy=is_known)):
         print(line)
     if options.explain:
         for told in accounts:
-            print(f"\n{render(problem, told)}", end="")
+            print(f"\n{render(problem, told, knows_energy=is_known)}", end="")
 
 
 def _front(
@@ -144,7 +145,8 @@ def _front(
         progress.say("comparing with single devices")
         singles = _singles(problem, targets[:2])
         title = f"{Path(options.model).name} over {', '.join(d.id for d in problem.devices)}"
-        drawn = draw_front(title, front.distributions, targets, singles)
+        is_known = knows_energy(problem)
+        drawn = draw_front(title, front.distributions, targets, singles, knows_energy=is_known)
         write_whole(Path(options.svg), drawn)
     progress.end()
     if options.json:

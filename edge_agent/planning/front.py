@@ -69,6 +69,8 @@ def draw_front(
     found: Sequence[Distribution],
     targets: Sequence[Target],
     alone: Sequence[Alone] = (),
+    *,
+    knows_energy: bool = True,
 ) -> str:
     """The distributions over the first two targets, numbered from 1 in their order.
 
@@ -89,7 +91,8 @@ def draw_front(
     ]
     if len(targets) == 2:
         parts.append(_staircase(found, x_axis, y_axis))
-    parts += _points(found, x_axis, y_axis, shades)
+    told = [t for t in Target if knows_energy or t is not Target.ENERGY]
+    parts += _points(found, x_axis, y_axis, shades, told)
     parts += _alone_marks(alone, x_axis, y_axis)
     parts += _legend(shades, bool(alone))
     parts += _listing(found, targets, bottom + 62)
@@ -169,7 +172,11 @@ def _staircase(found: Sequence[Distribution], x_axis: _Axis, y_axis: _Axis) -> s
 
 
 def _points(
-    found: Sequence[Distribution], x_axis: _Axis, y_axis: _Axis, shades: _Shades | None
+    found: Sequence[Distribution],
+    x_axis: _Axis,
+    y_axis: _Axis,
+    shades: _Shades | None,
+    told: Sequence[Target],
 ) -> list[str]:
     parts: list[str] = []
     labelled: list[tuple[float, float]] = []
@@ -177,7 +184,7 @@ def _points(
         fill = _PLAIN if shades is None else shades.colour(one.metrics)
         values = "; ".join(
             f"{target} {scale_of(target, [v]).shown(v)}"
-            for target in Target
+            for target in told
             for v in (one.metrics.value(target),)
         )
         hover = f"{number}: {devices_text(one.routes)}; {values}"

@@ -87,7 +87,7 @@ def infeasible_lines(answers: Sequence[Infeasible]) -> list[str]:
     ]
 
 
-def notes(problem: Problem, accounts: Sequence[Account]) -> list[str]:
+def notes(problem: Problem, accounts: Sequence[Account], *, knows_energy: bool = True) -> list[str]:
     """What is to be said of all of them: what is estimated, and of what no power is known."""
     lines: list[str] = []
     estimated = [str(device.id) for device in problem.devices if device.is_estimated]
@@ -98,15 +98,16 @@ def notes(problem: Problem, accounts: Sequence[Account]) -> list[str]:
         str(p.device): None for one in accounts for p in one.predictions if not p.has_power
     }
     if powerless:
-        text = f"No power is known of {', '.join(powerless)}: what it computes counts as 0 J."
+        so = "what it computes counts as 0 J" if knows_energy else "energies are not known"
+        text = f"No power is known of {', '.join(powerless)}: {so}."
         lines += wrapped(text, "")
     return lines
 
 
-def render(problem: Problem, told: Account) -> str:
+def render(problem: Problem, told: Account, *, knows_energy: bool = True) -> str:
     """The text of `plan --devices --explain` for one distribution; at most 110 columns."""
     plan = told.distribution
-    lines = [_headline(plan), *wrapped(_metrics_text(plan), "  ")]
+    lines = [_headline(plan), *wrapped(_metrics_text(plan, knows_energy), "  ")]
     for number, route in enumerate(told.routes, start=1):
         lines += ["", _route_title(number, route, len(told.routes))]
         lines += _leg_lines(problem, route.legs)
@@ -122,7 +123,7 @@ def render(problem: Problem, told: Account) -> str:
         lines += ["", *(line for text in compared for line in wrapped(text, ""))]
     lines += ["", "How it is predicted:"]
     for prediction in told.predictions:
-        lines += wrapped(_prediction_text(prediction), "  ")
+        lines += wrapped(_prediction_text(prediction, knows_energy), "  ")
     return "\n".join(lines) + "\n"
 
 
@@ -148,13 +149,14 @@ def value_text(target: Target, value: float) -> str:
             return bytes_text(value)
 
 
-def _metrics_text(plan: Distribution) -> str:
+def _metrics_text(plan: Distribution, knows_energy: bool) -> str:
     metrics = plan.metrics
+    energy = value_text(Target.ENERGY, metrics.energy_joules)
+    energy = energy if knows_energy else "its energy is not known"
     error = f" ± {ms_text(metrics.latency_error_s)}" if metrics.latency_error_s else ""
     return (
         f"latency {ms_text(metrics.latency_s)}{error} ms, {_rate(metrics.throughput_per_s)} "
-        f"requests per second, {metrics.energy_joules:.3g} J per request (modelled), "
-        f"{bytes_text(metrics.peak_memory_bytes)} in the fullest memory, "
+        f"requests per second, {energy}, {bytes_text(metrics.peak_memory_bytes)} in the fullest memory, "
         f"{bytes_text(metrics.wire_bytes)} on the wire per request"
     )
 
@@ -254,9 +256,10 @@ def _other_text(plan: Distribution, word: str, other: Distribution) -> str:
     return f"{text}, {share:.3g} times this one"
 
 
-def _prediction_text(prediction: Prediction) -> str:
+def _prediction_text(prediction: Prediction, knows_energy: bool) -> str:
     off = f"off by {prediction.error_fraction:.0%} in the median"
-    energy = "" if prediction.has_power else "; its power is not known, so its energy counts as 0"
+    so = ", so its energy counts as 0" if knows_energy else ""
+    energy = "" if prediction.has_power else f"; its power is not known{so}"
     now = "" if prediction.slowdown == 1.0 else f"; now {prediction.slowdown:.3g} times as long"
     basis = "from measured times of this model"
     if prediction.is_estimated:

@@ -194,6 +194,16 @@ def test_energy_is_left_out_or_refused_where_no_power_is_known(
     assert not [row for row in shown.out.splitlines() if row.startswith("energy")]
     assert main([*asked, "--target", "energy"]) == 2
     assert "energy: it is not known what board-1 draws" in capsys.readouterr().err
+    assert main([*asked, "--target", "latency", "--explain"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "requests per second, its energy is not known, " in told
+    assert "No power is known of board-1: energies are not known." in told
+    assert told.endswith("; its power is not known")
+    assert "0 J" not in told
+    drawing = tmp_path / "front.svg"
+    assert main([*asked, "--pareto", "--effort", "0.2", "--svg", str(drawing)]) == 0
+    assert "; memory " in drawing.read_text()
+    assert "energy" not in drawing.read_text()
 
 
 def test_drawings_go_through_links_and_devices(
