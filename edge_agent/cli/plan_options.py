@@ -43,6 +43,7 @@ _BOUNDS: Mapping[Target, Measure] = {
     Target.MEMORY: SIZE,
     Target.BYTES: SIZE,
 }
+_EXTRAS = {"one-way": "one-way", "medium": "medium=NAME", "joules": "joules=5nJ/B"}
 _LINK_FORM = "want A-B=100Mbit,2ms, with [,one-way][,medium=NAME][,joules=5nJ/B] behind it"
 
 
@@ -85,6 +86,11 @@ def _named(text: str, shipped: Mapping[str, Path]) -> NamedProfile:
             f'--devices {text}: got the id "{own}", want 1 to 64 of A-Z a-z 0-9 - _ . and not '
             f"{ALL}, as in lab=raspberry-pi-5-8gb"
         )
+    if not what:
+        raise UsageError(
+            f"--devices {text}: got an empty name, want a profile file (.toml) or one of the "
+            f"profiles that come along: {', '.join(shipped)}"
+        )
     path = shipped.get(what)
     if path is None:
         path = Path(what)
@@ -105,7 +111,7 @@ def parse_links(texts: Sequence[str], devices: Sequence[DeviceId]) -> tuple[Link
     """
     general: dict[tuple[DeviceId, DeviceId], Link] = {}
     special: dict[tuple[DeviceId, DeviceId], Link] = {}
-    said: dict[tuple[DeviceId, DeviceId], str] = {}
+    said: dict[tuple[bool, DeviceId, DeviceId], str] = {}
     for text in texts:
         ends, equals, rest = text.partition("=")
         if not equals or not ends or not rest:
@@ -115,14 +121,12 @@ def parse_links(texts: Sequence[str], devices: Sequence[DeviceId]) -> tuple[Link
         for link in _links(text, ends, rest, devices):
             pair = link.source, link.target
             if pair in chosen:
-                other = f", by --link {said[pair]} before" if pair in said else ""
                 raise UsageError(
-                    f"--link {text}: the link from {pair[0]} to {pair[1]} is given twice{other}; "
-                    "leave one out"
+                    f"--link {text}: the link from {pair[0]} to {pair[1]} is given twice, by "
+                    f"--link {said[is_general, *pair]} before; leave one out"
                 )
             chosen[pair] = link
-            if not is_general:
-                said[pair] = text
+            said[is_general, *pair] = text
     merged = general | special
     return tuple(merged[pair] for pair in permutations(devices, 2) if pair in merged)
 
@@ -171,17 +175,23 @@ def _link_numbers(text: str, rest: str) -> tuple[float, float, list[str]]:
 def _link_extras(text: str, further: Sequence[str]) -> tuple[bool, str, float]:
     """(whether it goes one way only, medium, joules per byte)."""
     is_one_way, medium, joules_per_byte = False, "", 0.0
+    seen: set[str] = set()
     for extra in further:
-        key, _, value = extra.partition("=")
-        if extra == "one-way":
-            is_one_way = True
-        elif key == "medium" and value:
-            medium = value
-        elif key == "joules" and value:
-            joules_per_byte = quantity(f"--link {text}: joules", value, _ENERGY_PER_BYTE)
-        else:
-            close = close_to(key, ("one-way", "medium", "joules"))
+        key, equals, value = extra.partition("=")
+        if key not in _EXTRAS or (key == "one-way" and equals):
+            close = "" if key in _EXTRAS else close_to(key, _EXTRAS)
             raise UsageError(f'--link {text}: got "{extra}", {_LINK_FORM}{close}')
+        if key in seen:
+            raise UsageError(f"--link {text}: {key} is given twice; leave one out")
+        seen.add(key)
+        if key == "one-way":
+            is_one_way = True
+        elif not value:
+            raise UsageError(f'--link {text}: got "{extra}" without a value, want {_EXTRAS[key]}')
+        elif key == "medium":
+            medium = value
+        else:
+            joules_per_byte = quantity(f"--link {text}: joules", value, _ENERGY_PER_BYTE)
     return is_one_way, medium, joules_per_byte
 
 

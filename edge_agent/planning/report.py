@@ -156,7 +156,8 @@ def _metrics_text(plan: Distribution, knows_energy: bool) -> str:
     error = f" ± {ms_text(metrics.latency_error_s)}" if metrics.latency_error_s else ""
     return (
         f"latency {ms_text(metrics.latency_s)}{error} ms, {_rate(metrics.throughput_per_s)} "
-        f"requests per second, {energy}, {bytes_text(metrics.peak_memory_bytes)} in the fullest memory, "
+        f"requests per second, {energy}, "
+        f"{bytes_text(metrics.peak_memory_bytes)} in the fullest memory, "
         f"{bytes_text(metrics.wire_bytes)} on the wire per request"
     )
 

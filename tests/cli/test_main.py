@@ -127,6 +127,10 @@ def test_an_empty_text_is_neither_this_folder_nor_the_default(
     [
         (["load", "m.onnx", "--threads", "0"], "--threads: got 0, want 1 to 4096"),
         (["load", "m.onnx", "--threads", "9999"], "--threads: got 9999"),
+        (
+            ["load", "m.onnx", "--shape", "x=1", "--shape", "x=2"],
+            "--shape x=2: x has a shape already; leave one out",
+        ),
         (["load", "m.onnx", "--shape", "x"], "--shape x: want INPUT=SIZExSIZE"),
         (["load", "m.onnx", "--shape", "x=1xB"], "--shape x=1xB: want"),
         (["load", "m.onnx", "--shape", "x=1x-3"], "--shape x=1x-3: want"),

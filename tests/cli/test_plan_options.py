@@ -107,7 +107,18 @@ def test_all_joins_every_pair_where_nothing_else_is_said() -> None:
             ["lab-pi=1Gbit,2ms", "pi-lab=1Gbit,2ms"],
             "the link from pi to lab is given twice, by --link lab-pi=1Gbit,2ms before; leave one",
         ),
-        (["all=1Gbit,2ms", "all=1Gbit,2ms"], "the link from lab to pi is given twice; leave one"),
+        (
+            ["all=1Gbit,2ms", "all=2Gbit,2ms"],
+            "--link all=2Gbit,2ms: the link from lab to pi is given twice, by --link "
+            "all=1Gbit,2ms before; leave one out",
+        ),
+        (["lab-pi=1Gbit,2ms,medium=a,medium=b"], "medium is given twice; leave one out"),
+        (["lab-pi=1Gbit,2ms,one-way,one-way"], "one-way is given twice; leave one out"),
+        (["lab-pi=1Gbit,2ms,joules=1J/B,joules=1J/B"], "joules is given twice; leave one out"),
+        (["lab-pi=1Gbit,2ms,medium="], 'got "medium=" without a value, want medium=NAME'),
+        (["lab-pi=1Gbit,2ms,medium"], 'got "medium" without a value, want medium=NAME'),
+        (["lab-pi=1Gbit,2ms,joules="], 'got "joules=" without a value, want joules=5nJ/B'),
+        (["lab-pi=1Gbit,2ms,one-way=no"], 'got "one-way=no", want A-B=100Mbit'),
         (["all=1Gbit,2ms,one-way"], "all goes both ways; leave one-way out"),
     ],
 )
@@ -172,6 +183,7 @@ def test_devices_are_files_or_profiles_that_come_along_and_may_have_ids() -> Non
         ("raspbery-pi-5", "; did you mean raspberry-pi-5-8gb?"),
         ("a b=x.toml", 'got the id "a b", want 1 to 64 of A-Z a-z 0-9 - _ .'),
         ("all=x.toml", 'got the id "all"'),
+        ("a=", "--devices a=: got an empty name, want a profile file (.toml) or one of the"),
     ],
 )
 def test_a_device_that_is_none_is_refused(text: str, message: str) -> None:
