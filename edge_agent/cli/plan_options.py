@@ -19,22 +19,34 @@ from edge_agent.quantities import DURATION, SIZE, Measure, parse
 ALL = "all"
 """Instead of two devices: a link of every device to every other one."""
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-_PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+_PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _GOODPUT = Measure(
     name="bits or bytes per second, without what headers take",
     example="100Mbit",
     factors={f"{prefix}bit": factor / 8 for prefix, factor in _PREFIXES.items()}
     | {f"{prefix}B": factor for prefix, factor in _PREFIXES.items()}
     | {f"{prefix}iB": 1024.0**power for power, prefix in enumerate("KMG", start=1)},
+    most=1e15 / 8,
+    least=1 / 8,
 )
-_RATE = Measure(name="requests per second", example="20/s", factors={"/s": 1.0, "/min": 1 / 60})
+_RATE = Measure(
+    name="requests per second",
+    example="20/s",
+    factors={"/s": 1.0, "/min": 1 / 60},
+    most=1e9,
+    least=1e-6,
+)
 _ENERGY = Measure(
-    name="joules per request", example="2.5J", factors={"J": 1.0, "mJ": 1e-3, "kJ": 1e3}
+    name="joules per request",
+    example="2.5J",
+    factors={"J": 1.0, "mJ": 1e-3, "kJ": 1e3},
+    most=1e9,
 )
 _ENERGY_PER_BYTE = Measure(
     name="joules per byte",
     example="5nJ/B",
     factors={"J/B": 1.0, "mJ/B": 1e-3, "uJ/B": 1e-6, "µJ/B": 1e-6, "nJ/B": 1e-9, "pJ/B": 1e-12},
+    most=1e3,
 )
 _BOUNDS: Mapping[Target, Measure] = {
     Target.LATENCY: DURATION,
