@@ -19,6 +19,7 @@ from edge_agent.planning.alternatives import alone, devices_of, left_out, runner
 from edge_agent.planning.front import Alone, draw_front
 from edge_agent.planning.pareto import pareto
 from edge_agent.planning.planner import exchanged, plan
+from edge_agent.planning.present import spared_text
 from edge_agent.planning.report import (
     front_table,
     infeasible_lines,
@@ -191,7 +192,12 @@ def _as_json(
         "segments": len(problem.summary.segments),
         "owner": problem.owner,
         "devices": [
-            {"id": device.id, "is_estimated": device.is_estimated} for device in problem.devices
+            {
+                "id": device.id,
+                "is_estimated": device.is_estimated,
+                "spared_because": spared_text(problem, device.id) or None,
+            }
+            for device in problem.devices
         ],
         "links": problem.links,
         "is_energy_modelled": True,

@@ -6,8 +6,8 @@ TOML, or JSON of the same form; every key may be left out:
     load = 0.5                   # share of the processor that others use, 0 to 1
     free_memory = "512 MiB"
     speed = 0.8                  # share of the full speed that heat or power limits leave
-    battery = 0.15               # charge left, 0 to 1
-    charging = false
+    battery = 0.15               # charge left, 0 to 1; below 0.2 it does no work for others
+    charging = false             # if true, it does all the same
     slowdown = { cpu = 1.4 }     # observed time over predicted time, of each unit
 """
 

@@ -12,6 +12,7 @@ from edge_agent.planning.cost import node_range
 from edge_agent.planning.explain import clipped, main_operators, ms_text
 from edge_agent.planning.metrics import Computing, Leg, Sending
 from edge_agent.planning.placed import TEXT_WIDTH, wrapped
+from edge_agent.planning.present import spared_text
 from edge_agent.planning.short import bytes_text, devices_text, gap_text, share_text
 from edge_agent.plans import Target
 from edge_agent.problems import Problem
@@ -88,8 +89,13 @@ def infeasible_lines(answers: Sequence[Infeasible]) -> list[str]:
 
 
 def notes(problem: Problem, accounts: Sequence[Account], *, knows_energy: bool = True) -> list[str]:
-    """What is to be said of all of them: what is estimated, and of what no power is known."""
+    """What is to be said of all of them: what is spared or estimated, and of what no power is
+    known."""
     lines: list[str] = []
+    for device in problem.devices:
+        spared = spared_text(problem, device.id)
+        if spared:
+            lines += wrapped(f"{device.id} is left out: {spared}.", "")
     estimated = [str(device.id) for device in problem.devices if device.is_estimated]
     if estimated:
         text = f"Times are estimated from device profiles, not measured, of {', '.join(estimated)}."

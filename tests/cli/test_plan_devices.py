@@ -108,6 +108,24 @@ def test_statistics_slow_a_device_down(
     assert took[1] == pytest.approx(2 * took[0])
 
 
+def test_a_device_that_is_left_out_for_its_battery_is_told_as_short_as_it_may_be(
+    net: Path, boards: tuple[str, str], tmp_path: Path, capsys: Shown
+) -> None:
+    now = tmp_path / "now.toml"
+    link = ("--link", "all=10Gbit,1us", "--target", "latency", "--stats", str(now))
+    text = "its battery is at 19.9 %, and below 20 % a device does no work for others"
+    for battery, is_spared in (("0.199", True), ("0.2", False), ("0.1\ncharging = true", False)):
+        now.write_text(f"[fast]\nbattery = {battery}\n")
+        assert main(planned(net, boards, *link)) == 0
+        assert (f"fast is left out: {text}." in capsys.readouterr().out) is is_spared
+        assert main(planned(net, boards, *link, "--json")) == 0
+        shown = json.loads(capsys.readouterr().out)["devices"]
+        assert [one["spared_because"] for one in shown] == [None, text if is_spared else None]
+    now.write_text("[slow]\nbattery = 0.1\n")  # the owner computes what it has itself
+    assert main(planned(net, boards, *link)) == 0
+    assert "left out" not in capsys.readouterr().out
+
+
 def test_what_cannot_be_had_is_said_with_what_is_missing_and_fails(
     net: Path, boards: tuple[str, str], capsys: Shown
 ) -> None:
