@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 
-from edge_agent.cli.plan_options import ALL
+from edge_agent.cli.plan_options import ALL, asked_targets
 from edge_agent.errors import UsageError
 from edge_agent.plans import Target
 from edge_agent.store.output import check_file, is_passed_on
@@ -135,18 +135,10 @@ def _check_timeline(name: str) -> None:
         raise UsageError(f"--timeline {name}: want a file that ends in .svg or .json")
 
 
-def _targets(options: argparse.Namespace) -> tuple[Target, ...]:
-    """Those that are asked for; () for those that are usual."""
-    targets = tuple(dict.fromkeys(Target(name) for name in options.target or ()))
-    if options.pareto and len(targets) == 1:
-        raise UsageError(f"--pareto: got the target {targets[0]} alone, want two or more --target")
-    return targets
-
-
 def run(options: argparse.Namespace) -> int:
     """Plan over devices."""
     _check(options)
-    targets = _targets(options)
+    targets = asked_targets(options)
     # Only here, because what plans takes longer to import than all that the other commands need.
     from edge_agent.cli.plan_flow import answer
 

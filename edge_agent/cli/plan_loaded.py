@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 
 from edge_agent.cli.output import client_of, print_json, print_table, size_text
-from edge_agent.cli.plan_options import parse_bounds
+from edge_agent.cli.plan_options import asked_targets, parse_bounds
 from edge_agent.distributions import Distribution, Infeasible, Planned
 from edge_agent.errors import EdgeAgentError, UsageError
 from edge_agent.plans import Target
@@ -24,12 +24,13 @@ def run(options: argparse.Namespace) -> int:
             "--explain and --shape tell of the plan that serves; leave them out, or --target, "
             "--bound and --pareto"
         )
+    targets = asked_targets(options)
     bounds: dict[Target | str, float] = {
         bound.target: bound.limit for bound in parse_bounds(options.bound or ())
     }
     with client_of(options) as client:
         planned = client.distributions(
-            options.model, options.target or (), is_pareto=options.pareto, bounds=bounds
+            options.model, targets, is_pareto=options.pareto, bounds=bounds
         )
     if options.json:
         print_json(planned)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -79,6 +80,18 @@ class Place:
 
     def __str__(self) -> str:
         return self.device if self.unit is None else f"{self.device}/{self.unit}"
+
+
+def asked_targets(options: argparse.Namespace) -> tuple[Target, ...]:
+    """Those of `--target`, each once; () for those that are usual.
+
+    Raises:
+        UsageError: `--pareto` is asked for over one alone.
+    """
+    targets = tuple(dict.fromkeys(Target(name) for name in options.target or ()))
+    if options.pareto and len(targets) == 1:
+        raise UsageError(f"--pareto: got the target {targets[0]} alone, want two or more --target")
+    return targets
 
 
 def parse_devices(texts: Sequence[str], shipped: Mapping[str, Path]) -> tuple[NamedProfile, ...]:

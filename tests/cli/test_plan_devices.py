@@ -333,3 +333,15 @@ def test_what_is_slow_tells_where_it_is(capsys: Shown) -> None:
         progress.say("planning", 0.5)
     assert told.endswith("  0% reading\n")
     assert capsys.readouterr().err == " 50% planning\n"
+
+
+@pytest.mark.parametrize("model", ["loaded", "net.onnx"])
+def test_one_target_makes_no_pareto_set_of_a_loaded_model_either(
+    model: str, tmp_path: Path, capsys: Shown
+) -> None:
+    twice = ["--target", "latency", "--target", "latency", "--pareto"]
+    where = ["--socket", str(tmp_path / "none.sock")]
+    further = where if model == "loaded" else ["--devices", "raspberry-pi-5-8gb"]
+    assert main(["plan", model, *twice, *further]) == 2
+    said = "--pareto: got the target latency alone, want two or more --target"
+    assert said in capsys.readouterr().err
