@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from edge_agent import __version__
 from edge_agent.cli import doctor, infer, inspect, models, serve, split
-from edge_agent.errors import EdgeAgentError, StorageError, UsageError
+from edge_agent.errors import (
+    AgentUnavailable,
+    EdgeAgentError,
+    StorageError,
+    UnknownModel,
+    UsageError,
+)
 
 EXIT_CODES = """\
 exit codes: 0 done · 1 failed · 2 wrong request or usage · 3 unknown model · 4 model refused ·
@@ -46,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = options.run(options)
         sys.stdout.flush()
     except EdgeAgentError as error:
-        print(f"edge-agent {options.command}: {error}", file=sys.stderr)
+        print(f"edge-agent {options.command}: {error}{_hint(error, options)}", file=sys.stderr)
         return error.exit_code
     except MemoryError as error:
         print(
@@ -81,6 +88,20 @@ def _check_not_empty(options: argparse.Namespace) -> None:
                 f"{option}: got an empty text, want a name or value; give it one"
                 f"{'' if is_positional else ', or leave the option out'}"
             )
+
+
+def _hint(error: EdgeAgentError, options: argparse.Namespace) -> str:
+    """What to do where a file was named, and the name of a loaded model is wanted."""
+    model = getattr(options, "model", None)
+    if not (isinstance(model, str) and Path(model).is_file()):
+        return ""
+    file = shlex.quote(model)
+    hint = ""
+    if isinstance(error, UnknownModel):
+        hint = f"; it is a file: `edge-agent load {file}` loads it"
+    if options.command == "plan" and isinstance(error, UnknownModel | AgentUnavailable):
+        hint += f"; `edge-agent plan {file} --devices …` plans for devices, without an agent"
+    return hint
 
 
 def _drop_output() -> None:

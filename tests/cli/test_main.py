@@ -211,6 +211,24 @@ def test_an_error_of_the_agent_is_shown_and_gives_its_exit_code(
     assert (shown.out, shown.err) == ("", "edge-agent unload: x\n")
 
 
+@pytest.mark.parametrize("command", ["plan", "infer", "unload"])
+def test_a_file_where_the_name_of_a_loaded_model_is_wanted_is_told_what_to_do(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "my net.onnx"
+    file.write_bytes(b"")
+    with FakeAgent(lambda asked: asked.fail(UnknownModel("x"))) as agent:
+        for name in (str(file), "my net.onnx"):
+            assert main([command, name, "--socket", str(agent.path)]) == 3
+    said, other = capsys.readouterr().err.splitlines()
+    planned = f"; `edge-agent plan '{file}' --devices …` plans for devices, without an agent"
+    planned = planned if command == "plan" else ""
+    assert said.endswith(f"x; it is a file: `edge-agent load '{file}'` loads it{planned}")
+    assert "it is a file" not in other
+    assert main([command, str(file), "--socket", str(tmp_path / "none.sock")]) == 8
+    assert ("--devices …" in capsys.readouterr().err) is (command == "plan")
+
+
 def test_without_an_agent_the_exit_code_is_8(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -263,6 +263,18 @@ def test_drawings_go_through_links_and_devices(
         (["--timeline", "no/such/x.svg"], "there is no such folder; make it first"),
         (["--link", "slow-fst=1Gbit,1ms"], 'got device "fst", which is not there'),
         (["--pin", "r*=lab"], 'got device "lab", which is not there: there are slow, fast'),
+        (
+            ["--pin", "c0=fast", "--ban", "fast"],
+            "--pin c0=fast: fast is banned by --ban fast; leave one of the two out",
+        ),
+        (
+            ["--pin", "c0=fast", "--ban", "fast/cpu", "slow", "fast/npu"],
+            "--pin c0=fast: fast is banned by --ban fast/cpu fast/npu; leave one of",
+        ),
+        (
+            ["--pin", "c0=fast/cpu", "--ban", "fast"],
+            "--pin c0=fast/cpu: fast/cpu is banned by --ban fast; leave one",
+        ),
         (["--stats", "none.toml"], "--stats none.toml: cannot be read: No such file"),
         (["--devices", "{slow}"], "slow is there already; give it an id of its own"),
         (["--devices", "none.toml"], "none.toml: no such file, want a device profile"),
