@@ -108,6 +108,12 @@ def _check_pins(
 
 def _remarks(model: SummarisedModel, problem: Problem) -> list[str]:
     remarks = list(model.notes)
+    for device in problem.devices:
+        if device.estimated_because:
+            remarks.append(
+                f"{device.id}: {device.estimated_because}; give --shape and pins as they were "
+                "measured with, or measure again with `edge-agent devices --export --model`"
+            )
     if model.summary.undivided_because is not None:
         remarks.append(f"the model is not divided: {model.summary.undivided_because}")
     if len(problem.devices) > 1 and not problem.links:

@@ -271,4 +271,6 @@ def _prediction_text(prediction: Prediction, knows_energy: bool) -> str:
     basis = "from measured times of this model"
     if prediction.is_estimated:
         basis = "estimated from its device profile"
+    if prediction.estimated_because:
+        now += f"; {prediction.estimated_because}"
     return f"{prediction.device}: {basis}, {off}{now}{energy}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from xml.etree import ElementTree
@@ -12,7 +13,7 @@ from edge_agent import clock
 from edge_agent.cli.main import main
 from edge_agent.cli.output import PatientProgress
 from tests.devices_made import device
-from tests.profile_files.made_profiles import WHOLE, changed
+from tests.profile_files.made_profiles import MODEL, WHOLE, changed
 from tests.system.made_models import adding, convolving
 
 Shown = pytest.CaptureFixture[str]
@@ -198,6 +199,24 @@ def test_one_profile_may_stand_for_several_devices(
     assert main(["plan", str(net), "--devices", *named, *further]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert [device["id"] for device in shown["devices"]] == ["a", "b", "c"]
+
+
+def test_measured_times_that_do_not_fit_are_told_and_not_used(
+    net: Path, tmp_path: Path, capsys: Shown
+) -> None:
+    own = hashlib.sha256(net.read_bytes()).hexdigest()
+    (tmp_path / "board.toml").write_text(WHOLE.replace(MODEL, own))
+    asked = ["plan", str(net), "--devices", str(tmp_path / "board.toml"), "--target", "latency"]
+    assert main([*asked, "--explain"]) == 0
+    shown = capsys.readouterr()
+    told = "the measured times of this model on cpu are not used: they are of 2 segments"
+    assert shown.err.startswith(f"board-1: {told} that begin at nodes 0, 12, and here are 0, ")
+    assert "or measure again with `edge-agent devices --export --model`" in shown.err
+    assert told in " ".join(shown.out.split())
+    (tmp_path / "board.toml").write_text(WHOLE)
+    assert main([*asked, "--explain"]) == 0
+    shown = capsys.readouterr()
+    assert "measured times of this model" not in shown.out + shown.err
 
 
 def test_energy_is_left_out_or_refused_where_no_power_is_known(
