@@ -13,7 +13,7 @@ from edge_agent.planning.explain import clipped, main_operators, ms_text
 from edge_agent.planning.metrics import Computing, Leg, Sending
 from edge_agent.planning.placed import TEXT_WIDTH, wrapped
 from edge_agent.planning.present import spared_text
-from edge_agent.planning.short import bytes_text, devices_text, gap_text, share_text
+from edge_agent.planning.short import bytes_text, devices_text, gap_text, share_texts
 from edge_agent.plans import Target
 from edge_agent.problems import Problem
 from edge_agent.subgraphs import SegmentRange
@@ -114,8 +114,9 @@ def render(problem: Problem, told: Account, *, knows_energy: bool = True) -> str
     """The text of `plan --devices --explain` for one distribution; at most 110 columns."""
     plan = told.distribution
     lines = [_headline(plan), *wrapped(_metrics_text(plan, knows_energy), "  ")]
-    for number, route in enumerate(told.routes, start=1):
-        lines += ["", _route_title(number, route, len(told.routes))]
+    shares = share_texts([route.share for route in told.routes])
+    for number, (route, share) in enumerate(zip(told.routes, shares, strict=True), start=1):
+        lines += ["", _route_title(number, route, share if len(shares) > 1 else "")]
         lines += _leg_lines(problem, route.legs)
     lines += ["", *_resource_lines(problem, plan, told.resources)]
     lines += ["", *_memory_lines(told.memory)]
@@ -168,11 +169,11 @@ def _metrics_text(plan: Distribution, knows_energy: bool) -> str:
     )
 
 
-def _route_title(number: int, route: RouteAccount, count: int) -> str:
+def _route_title(number: int, route: RouteAccount, share: str) -> str:
+    """`share` is empty of the only one."""
     idle = "when it finds everything idle"
-    if count == 1:
+    if not share:
         return f"The route of every request, {ms_text(route.latency_s)} ms {idle}:"
-    share = share_text(route.share)
     return f"Route {number}, {share} of the requests, {ms_text(route.latency_s)} ms {idle}:"
 
 
