@@ -66,6 +66,8 @@ class PlannedDevice:
     """Most bytes of one message that it accepts; None: any."""
     is_estimated: bool = False
     """Whether the latency profile was estimated from a device profile, not measured."""
+    estimated_because: str = ""
+    """Why, although there are measured times of the model; "" if there are none, or they fit."""
 
     def __post_init__(self) -> None:
         where = f"device {self.id}"

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,9 +46,34 @@ def test_anything_else_is_refused_with_an_example(text: str) -> None:
         parse(text, BANDWIDTH)
 
 
-@given(
-    number=st.floats(min_value=0, max_value=1e200),
-    measure=st.sampled_from([SIZE, BANDWIDTH, DURATION, PACE, POWER, RATE]),
+@pytest.mark.parametrize(
+    ("text", "measure", "says"),
+    [
+        ("1e300 s", DURATION, 'got "1e300 s", want seconds as in "20 us", at most 86400 s'),
+        ("86400001 us", DURATION, None),
+        ("1e305s", DURATION, "at most 86400 s"),
+        ("100.1 PB", SIZE, 'want bytes as in "8 GiB", at most 100 PB'),
+        ("1e-300 GB/s", BANDWIDTH, 'as in "34 GB/s", at least 1 B/s and at most 100 PB/s'),
+        ("0 B/s", BANDWIDTH, None),
+        ("2 s/B", PACE, "at most 0.001 s/B"),
+        ("1001 kW", POWER, "at most 1000000 W"),
+        ("0.5 OP/s", RATE, "at least 1 OP/s and at most"),
+        ("2e6 TOP/s", RATE, "at least 1 OP/s and at most"),
+    ],
 )
-def test_what_is_written_parses_to_exactly_the_number(number: float, measure: Measure) -> None:
+def test_what_no_device_has_is_refused_with_the_range(
+    text: str, measure: Measure, says: str | None
+) -> None:
+    if says is None:
+        assert parse(text, measure) >= 0.0
+        return
+    with pytest.raises(ValueError, match=re.escape(says)):
+        parse(text, measure)
+
+
+@given(data=st.data(), measure=st.sampled_from([SIZE, BANDWIDTH, DURATION, PACE, POWER, RATE]))
+def test_what_is_written_parses_to_exactly_the_number(
+    data: st.DataObject, measure: Measure
+) -> None:
+    number = data.draw(st.just(0.0) | st.floats(min_value=measure.least, max_value=measure.most))
     assert parse(written(number, measure), measure) == number

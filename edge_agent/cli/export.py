@@ -31,7 +31,6 @@ from edge_agent.errors import (
     EdgeAgentError,
     RuntimeUnavailable,
     StorageError,
-    UsageError,
 )
 from edge_agent.hardware import DeviceProfile, MeasuredTimes, Source, SourceKind
 from edge_agent.plans import ExecutionPlan
@@ -43,7 +42,7 @@ from edge_agent.profiling.measured import (
     device_profile,
     measured_times,
 )
-from edge_agent.store.output import write_whole
+from edge_agent.store.output import check_file, write_whole
 from edge_agent.telemetry import host
 from edge_agent.telemetry.power import PowerMeter, find_meter
 
@@ -71,9 +70,7 @@ def add_options(command: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure this device and write its profile."""
-    path = Path(options.export)
-    if path.is_dir() or not path.parent.is_dir():
-        raise UsageError(f"--export {path}: want a file in a folder that exists")
+    path = check_file("--export", options.export)
     settings = settings_of(options)
     asked = _asked(settings, options.model)
     if asked.state not in (None, settings.state):

@@ -14,8 +14,9 @@ from edge_agent import clock
 from edge_agent.cli.output import client_of, count_text, print_json
 from edge_agent.cli.shapes import add_shape_option, parse_shapes
 from edge_agent.client import DEFAULT_DEADLINE_S, Client
-from edge_agent.errors import StorageError, UsageError
+from edge_agent.errors import UsageError
 from edge_agent.samples import random_arrays
+from edge_agent.store.output import check_file, written_file
 from edge_agent.tensors import Array, Arrays, Shape, TensorName
 from edge_agent.wire.messages import MAX_DEADLINE_S
 
@@ -123,11 +124,8 @@ def _write(path: Path, outputs: Arrays) -> None:
                 "cannot hold; use --json, or --outputs with others"
             )
     storable = {name: _in_numpys_own(array) for name, array in outputs.items()}
-    try:
-        with path.open("wb") as file:
-            np.savez(file, **storable)  # type: ignore[arg-type]
-    except OSError as error:
-        raise StorageError(f"--output {path}: cannot write it: {error.strerror}") from error
+    with written_file(path) as file:
+        np.savez(file, **storable)  # type: ignore[arg-type]
 
 
 def _text(value: Any) -> str:
@@ -152,6 +150,7 @@ def run(options: argparse.Namespace) -> int:
     wanted = None if options.outputs is None else options.outputs.split(",")
     if wanted is not None and not all(wanted):
         raise UsageError(f"--outputs: got {options.outputs!r}, want NAME,NAME")
+    path = None if options.output is None else check_file("--output", options.output)
     times_s = []
     with client_of(options) as client:
         inputs = _inputs(client, options)
@@ -159,8 +158,8 @@ def run(options: argparse.Namespace) -> int:
             started_s = clock.precise_s()
             outputs = client.infer(options.model, inputs, wanted, deadline_s=options.deadline)
             times_s.append(clock.precise_s() - started_s)
-    if options.output:
-        _write(Path(options.output), outputs)
+    if path is not None:
+        _write(path, outputs)
     median_s = statistics.median(times_s)
     if options.json:
         summary = {name: _summary(array) for name, array in outputs.items()}

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from edge_agent import __version__
 from edge_agent.cli import doctor, infer, inspect, models, serve, split
-from edge_agent.errors import EdgeAgentError, StorageError, UsageError
+from edge_agent.errors import (
+    AgentUnavailable,
+    EdgeAgentError,
+    StorageError,
+    UnknownModel,
+    UsageError,
+)
 
 EXIT_CODES = """\
 exit codes: 0 done · 1 failed · 2 wrong request or usage · 3 unknown model · 4 model refused ·
@@ -42,10 +49,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _open_standard_streams()
     options = parser().parse_args(arguments)
     try:
+        _check_not_empty(options)
         code: int = options.run(options)
         sys.stdout.flush()
     except EdgeAgentError as error:
-        print(f"edge-agent {options.command}: {error}", file=sys.stderr)
+        print(f"edge-agent {options.command}: {error}{_hint(error, options)}", file=sys.stderr)
         return error.exit_code
     except MemoryError as error:
         print(
@@ -67,6 +75,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _drop_output()
         return StorageError.exit_code
     return code
+
+
+def _check_not_empty(options: argparse.Namespace) -> None:
+    """Refuse empty texts, as a shell makes them of a variable that is not set: as a path, one
+    would be this folder, and elsewhere mean the default. Raises: UsageError."""
+    for name, value in vars(options).items():
+        if value == "" or (isinstance(value, list) and "" in value):
+            is_positional = name == "model" and not isinstance(value, list)
+            option = "MODEL" if is_positional else f"--{name.replace('_', '-')}"
+            raise UsageError(
+                f"{option}: got an empty text, want a name or value; give it one"
+                f"{'' if is_positional else ', or leave the option out'}"
+            )
+
+
+def _hint(error: EdgeAgentError, options: argparse.Namespace) -> str:
+    """What to do where a file was named, and the name of a loaded model is wanted."""
+    model = getattr(options, "model", None)
+    if not (isinstance(model, str) and Path(model).is_file()):
+        return ""
+    file = shlex.quote(model)
+    hint = ""
+    if isinstance(error, UnknownModel):
+        hint = f"; it is a file: `edge-agent load {file}` loads it"
+    if options.command == "plan" and isinstance(error, UnknownModel | AgentUnavailable):
+        hint += f"; `edge-agent plan {file} --devices …` plans for devices, without an agent"
+    return hint
 
 
 def _drop_output() -> None:

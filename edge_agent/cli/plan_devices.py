@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import math
-from pathlib import Path
 
-from edge_agent.cli.plan_options import ALL
+from edge_agent.cli.plan_options import ALL, asked_targets
 from edge_agent.errors import UsageError
 from edge_agent.plans import Target
+from edge_agent.store.output import check_file, is_passed_on
 
 EFFORT_S = 2.0
 _MOST_EFFORT_S = 3600.0
@@ -115,8 +115,6 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError("--svg: draws a Pareto set, so it goes with --pareto")
     if options.pareto and options.timeline is not None:
         raise UsageError("--timeline: draws plans for targets, so --pareto does not go with it")
-    if options.timeline is not None and Path(options.timeline).suffix not in (".svg", ".json"):
-        raise UsageError(f"--timeline {options.timeline}: want a file that ends in .svg or .json")
     if options.routes is not None and options.routes < 1:
         raise UsageError(f"--routes: got {options.routes}, want at least 1")
     effort_s = EFFORT_S if options.effort is None else options.effort
@@ -124,23 +122,23 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError(
             f"--effort: got {effort_s:g}, want seconds above 0, at most {_MOST_EFFORT_S:g}"
         )
-    for option, name in (("--svg", options.svg), ("--timeline", options.timeline)):
-        if name is not None and not Path(name).absolute().parent.is_dir():
-            raise UsageError(f"{option} {name}: there is no such folder; make it first")
+    if options.svg is not None:
+        check_file("--svg", options.svg)
+    if options.timeline is not None:
+        _check_timeline(options.timeline)
 
 
-def _targets(options: argparse.Namespace) -> tuple[Target, ...]:
-    """Those that are asked for; () for those that are usual."""
-    targets = tuple(dict.fromkeys(Target(name) for name in options.target or ()))
-    if options.pareto and len(targets) == 1:
-        raise UsageError(f"--pareto: got the target {targets[0]} alone, want two or more --target")
-    return targets
+def _check_timeline(name: str) -> None:
+    path = check_file("--timeline", name)
+    # Standard output, a device or a FIFO gets a drawing, whatever it is called.
+    if path.suffix not in (".svg", ".json") and not is_passed_on(path):
+        raise UsageError(f"--timeline {name}: want a file that ends in .svg or .json")
 
 
 def run(options: argparse.Namespace) -> int:
     """Plan over devices."""
     _check(options)
-    targets = _targets(options)
+    targets = asked_targets(options)
     # Only here, because what plans takes longer to import than all that the other commands need.
     from edge_agent.cli.plan_flow import answer
 

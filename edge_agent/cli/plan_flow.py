@@ -20,6 +20,7 @@ from edge_agent.planning.alternatives import alone, devices_of, left_out, runner
 from edge_agent.planning.front import Alone, draw_front
 from edge_agent.planning.pareto import pareto
 from edge_agent.planning.planner import exchanged, plan
+from edge_agent.planning.present import spared_text
 from edge_agent.planning.report import (
     front_table,
     infeasible_lines,
@@ -124,11 +125,12 @@ def _print(
 ) -> None:
     if accounts:
         print("\n".join(lines))
-    for line in (*infeasible_lines(refused), *notes(problem, accounts)):
+    is_known = knows_energy(problem)
+    for line in (*infeasible_lines(refused), *notes(problem, accounts, knows_energy=is_known)):
         print(line)
     if options.explain:
         for told in accounts:
-            print(f"\n{render(problem, told)}", end="")
+            print(f"\n{render(problem, told, knows_energy=is_known)}", end="")
 
 
 def _front(
@@ -146,7 +148,8 @@ def _front(
         progress.say("comparing with single devices")
         singles = _singles(problem, targets[:2])
         title = f"{Path(options.model).name} over {', '.join(d.id for d in problem.devices)}"
-        drawn = draw_front(title, front.distributions, targets, singles)
+        is_known = knows_energy(problem)
+        drawn = draw_front(title, front.distributions, targets, singles, knows_energy=is_known)
         write_whole(Path(options.svg), drawn)
     progress.end()
     if options.json:
@@ -203,7 +206,12 @@ def _as_json(
         "segments": len(problem.summary.segments),
         "owner": problem.owner,
         "devices": [
-            {"id": device.id, "is_estimated": device.is_estimated} for device in problem.devices
+            {
+                "id": device.id,
+                "is_estimated": device.is_estimated,
+                "spared_because": spared_text(problem, device.id) or None,
+            }
+            for device in problem.devices
         ],
         "links": problem.links,
         "is_energy_modelled": True,

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 from edge_agent.cli.awaiting import awaited_plan
 from edge_agent.cli.output import client_of, print_json, print_table, size_text
-from edge_agent.cli.plan_options import parse_bounds
+from edge_agent.cli.plan_options import asked_targets, parse_bounds
 from edge_agent.distributions import Distribution, Infeasible, Planned
 from edge_agent.errors import EdgeAgentError, UsageError
+from edge_agent.planning.short import share_texts
 from edge_agent.plans import Target
 
 
@@ -25,13 +26,14 @@ def run(options: argparse.Namespace) -> int:
             "--explain and --shape tell of the plan that serves; leave them out, or --target, "
             "--bound and --pareto"
         )
+    targets = asked_targets(options)
     bounds: dict[Target | str, float] = {
         bound.target: bound.limit for bound in parse_bounds(options.bound or ())
     }
     with client_of(options) as client:
         awaited_plan(client, options.model)
         planned = client.distributions(
-            options.model, options.target or (), is_pareto=options.pareto, bounds=bounds
+            options.model, targets, is_pareto=options.pareto, bounds=bounds
         )
     if options.json:
         print_json(planned)
@@ -59,6 +61,7 @@ def _row(title: str, answer: Distribution | Infeasible, knows_energy: bool) -> t
     if isinstance(answer, Infeasible):
         return (title, *("-",) * 6, f"none: {answer.reason}")
     metrics = answer.metrics
+    shares = share_texts([route.share for route in answer.routes])
     return (
         title,
         f"{metrics.latency_s * 1e3:.4g}",
@@ -68,7 +71,7 @@ def _row(title: str, answer: Distribution | Infeasible, knows_energy: bool) -> t
         size_text(round(metrics.wire_bytes)),
         f"{answer.gap:.1%}",
         " or ".join(
-            f"{route} ({route.share:.0%})" if len(answer.routes) > 1 else str(route)
-            for route in answer.routes
+            f"{route} ({share})" if len(shares) > 1 else str(route)
+            for route, share in zip(answer.routes, shares, strict=True)
         ),
     )

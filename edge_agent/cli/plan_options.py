@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,22 +20,34 @@ from edge_agent.quantities import DURATION, SIZE, Measure, parse
 ALL = "all"
 """Instead of two devices: a link of every device to every other one."""
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-_PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+_PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _GOODPUT = Measure(
     name="bits or bytes per second, without what headers take",
     example="100Mbit",
     factors={f"{prefix}bit": factor / 8 for prefix, factor in _PREFIXES.items()}
     | {f"{prefix}B": factor for prefix, factor in _PREFIXES.items()}
     | {f"{prefix}iB": 1024.0**power for power, prefix in enumerate("KMG", start=1)},
+    most=1e15 / 8,
+    least=1 / 8,
 )
-_RATE = Measure(name="requests per second", example="20/s", factors={"/s": 1.0, "/min": 1 / 60})
+_RATE = Measure(
+    name="requests per second",
+    example="20/s",
+    factors={"/s": 1.0, "/min": 1 / 60},
+    most=1e9,
+    least=1e-6,
+)
 _ENERGY = Measure(
-    name="joules per request", example="2.5J", factors={"J": 1.0, "mJ": 1e-3, "kJ": 1e3}
+    name="joules per request",
+    example="2.5J",
+    factors={"J": 1.0, "mJ": 1e-3, "kJ": 1e3},
+    most=1e9,
 )
 _ENERGY_PER_BYTE = Measure(
     name="joules per byte",
     example="5nJ/B",
     factors={"J/B": 1.0, "mJ/B": 1e-3, "uJ/B": 1e-6, "µJ/B": 1e-6, "nJ/B": 1e-9, "pJ/B": 1e-12},
+    most=1e3,
 )
 _BOUNDS: Mapping[Target, Measure] = {
     Target.LATENCY: DURATION,
@@ -43,6 +56,7 @@ _BOUNDS: Mapping[Target, Measure] = {
     Target.MEMORY: SIZE,
     Target.BYTES: SIZE,
 }
+_EXTRAS = {"one-way": "one-way", "medium": "medium=NAME", "joules": "joules=5nJ/B"}
 _LINK_FORM = "want A-B=100Mbit,2ms, with [,one-way][,medium=NAME][,joules=5nJ/B] behind it"
 
 
@@ -68,6 +82,18 @@ class Place:
         return self.device if self.unit is None else f"{self.device}/{self.unit}"
 
 
+def asked_targets(options: argparse.Namespace) -> tuple[Target, ...]:
+    """Those of `--target`, each once; () for those that are usual.
+
+    Raises:
+        UsageError: `--pareto` is asked for over one alone.
+    """
+    targets = tuple(dict.fromkeys(Target(name) for name in options.target or ()))
+    if options.pareto and len(targets) == 1:
+        raise UsageError(f"--pareto: got the target {targets[0]} alone, want two or more --target")
+    return targets
+
+
 def parse_devices(texts: Sequence[str], shipped: Mapping[str, Path]) -> tuple[NamedProfile, ...]:
     """`[ID=]FILE` or `[ID=]NAME`, where `shipped` says which names there are.
 
@@ -84,6 +110,11 @@ def _named(text: str, shipped: Mapping[str, Path]) -> NamedProfile:
         raise UsageError(
             f'--devices {text}: got the id "{own}", want 1 to 64 of A-Z a-z 0-9 - _ . and not '
             f"{ALL}, as in lab=raspberry-pi-5-8gb"
+        )
+    if not what:
+        raise UsageError(
+            f"--devices {text}: got an empty name, want a profile file (.toml) or one of the "
+            f"profiles that come along: {', '.join(shipped)}"
         )
     path = shipped.get(what)
     if path is None:
@@ -105,7 +136,7 @@ def parse_links(texts: Sequence[str], devices: Sequence[DeviceId]) -> tuple[Link
     """
     general: dict[tuple[DeviceId, DeviceId], Link] = {}
     special: dict[tuple[DeviceId, DeviceId], Link] = {}
-    said: dict[tuple[DeviceId, DeviceId], str] = {}
+    said: dict[tuple[bool, DeviceId, DeviceId], str] = {}
     for text in texts:
         ends, equals, rest = text.partition("=")
         if not equals or not ends or not rest:
@@ -115,14 +146,12 @@ def parse_links(texts: Sequence[str], devices: Sequence[DeviceId]) -> tuple[Link
         for link in _links(text, ends, rest, devices):
             pair = link.source, link.target
             if pair in chosen:
-                other = f", by --link {said[pair]} before" if pair in said else ""
                 raise UsageError(
-                    f"--link {text}: the link from {pair[0]} to {pair[1]} is given twice{other}; "
-                    "leave one out"
+                    f"--link {text}: the link from {pair[0]} to {pair[1]} is given twice, by "
+                    f"--link {said[is_general, *pair]} before; leave one out"
                 )
             chosen[pair] = link
-            if not is_general:
-                said[pair] = text
+            said[is_general, *pair] = text
     merged = general | special
     return tuple(merged[pair] for pair in permutations(devices, 2) if pair in merged)
 
@@ -171,17 +200,23 @@ def _link_numbers(text: str, rest: str) -> tuple[float, float, list[str]]:
 def _link_extras(text: str, further: Sequence[str]) -> tuple[bool, str, float]:
     """(whether it goes one way only, medium, joules per byte)."""
     is_one_way, medium, joules_per_byte = False, "", 0.0
+    seen: set[str] = set()
     for extra in further:
-        key, _, value = extra.partition("=")
-        if extra == "one-way":
-            is_one_way = True
-        elif key == "medium" and value:
-            medium = value
-        elif key == "joules" and value:
-            joules_per_byte = quantity(f"--link {text}: joules", value, _ENERGY_PER_BYTE)
-        else:
-            close = close_to(key, ("one-way", "medium", "joules"))
+        key, equals, value = extra.partition("=")
+        if key not in _EXTRAS or (key == "one-way" and equals):
+            close = "" if key in _EXTRAS else close_to(key, _EXTRAS)
             raise UsageError(f'--link {text}: got "{extra}", {_LINK_FORM}{close}')
+        if key in seen:
+            raise UsageError(f"--link {text}: {key} is given twice; leave one out")
+        seen.add(key)
+        if key == "one-way":
+            is_one_way = True
+        elif not value:
+            raise UsageError(f'--link {text}: got "{extra}" without a value, want {_EXTRAS[key]}')
+        elif key == "medium":
+            medium = value
+        else:
+            joules_per_byte = quantity(f"--link {text}: joules", value, _ENERGY_PER_BYTE)
     return is_one_way, medium, joules_per_byte
 
 

@@ -64,6 +64,7 @@ def pose(options: argparse.Namespace, targets: Sequence[Target]) -> Posed:
     bounds = parse_bounds(options.bound or ())
     pins = parse_device_pins(options.pin or (), units)
     bans = parse_places("--ban", options.ban or (), units)
+    _check_pins(pins, bans, units)
     statistics = () if options.stats is None else load_statistics(Path(options.stats), units)
     model = _model(options, pins, {times.model for p in profiles for times in p.latency})
     # Without targets it is planned for all of them.
@@ -88,8 +89,31 @@ def pose(options: argparse.Namespace, targets: Sequence[Target]) -> Posed:
     return Posed(problem=problem, notes=tuple(_remarks(model, problem)))
 
 
+def _check_pins(
+    pins: Sequence[tuple[str, Place]],
+    bans: Sequence[Place],
+    units: Mapping[DeviceId, Sequence[UnitId]],
+) -> None:
+    """Refuse pins to where nothing may run. Raises: UsageError, naming the bans."""
+    for pattern, place in pins:
+        here = [ban for ban in bans if ban.device == place.device]
+        wanted = units[place.device] if place.unit is None else [place.unit]
+        if all(any(ban.unit in (None, unit) for ban in here) for unit in wanted):
+            named = [str(b) for b in here if place.unit is None or b.unit in (None, place.unit)]
+            raise UsageError(
+                f"--pin {pattern}={place}: {place} is banned by --ban {' '.join(named)}; leave one "
+                "of the two out"
+            )
+
+
 def _remarks(model: SummarisedModel, problem: Problem) -> list[str]:
     remarks = list(model.notes)
+    for device in problem.devices:
+        if device.estimated_because:
+            remarks.append(
+                f"{device.id}: {device.estimated_because}; give --shape and pins as they were "
+                "measured with, or measure again with `edge-agent devices --export --model`"
+            )
     if model.summary.undivided_because is not None:
         remarks.append(f"the model is not divided: {model.summary.undivided_because}")
     if len(problem.devices) > 1 and not problem.links:

@@ -20,7 +20,7 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, Shape]:
     """`INPUT=1x3x224x224` options as shapes by input; `INPUT=` is a scalar.
 
     Raises:
-        UsageError: it is written differently.
+        UsageError: it is written differently, or an input has two.
     """
     shapes: dict[str, Shape] = {}
     for text in texts:
@@ -31,5 +31,7 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, Shape]:
             shape = (-1,)
         if not equals or not name or any(size < 0 for size in shape):
             raise UsageError(f"--shape {text}: want INPUT=SIZExSIZE…, e.g. images=1x3x224x224")
+        if name in shapes:
+            raise UsageError(f"--shape {text}: {name} has a shape already; leave one out")
         shapes[name] = shape
     return shapes

@@ -139,8 +139,8 @@ def _split(options: argparse.Namespace) -> int:
 
     path = Path(options.model)
     shapes = parse_shapes(options.shape)
-    target = _target(path, options.out)
     graph = read_in_place(path, settings_of(options).limits)
+    target = _target(path, options.out)
     check_target(target, path, is_replaced=options.force)
     everywhere = general(graph)
     specs = everywhere

@@ -6,8 +6,8 @@ TOML, or JSON of the same form; every key may be left out:
     load = 0.5                   # share of the processor that others use, 0 to 1
     free_memory = "512 MiB"
     speed = 0.8                  # share of the full speed that heat or power limits leave
-    battery = 0.15               # charge left, 0 to 1
-    charging = false
+    battery = 0.15               # charge left, 0 to 1; below 0.2 it does no work for others
+    charging = false             # if true, it does all the same
     slowdown = { cpu = 1.4 }     # observed time over predicted time, of each unit
 """
 
@@ -47,7 +47,7 @@ def decode_statistics(
     """As `load_statistics`, of a text; `file` is what errors call it, and JSON if it ends so."""
     is_json = file.endswith(".json")
     try:
-        table = json.loads(text) if is_json else tomllib.loads(text)
+        table = _json(text, file) if is_json else tomllib.loads(text)
     except (json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
         word = "JSON" if is_json else "TOML"
         raise UsageError(f"{file}: is not valid {word}: {error}; correct it there") from error
@@ -74,6 +74,21 @@ def _read(path: Path) -> str:
         return found.decode()
     except UnicodeDecodeError as error:
         raise UsageError(f"--stats {path}: is not UTF-8; save it as UTF-8 text") from error
+
+
+def _json(text: str, file: str) -> object:
+    """A JSON document, in which no table has a key twice, as TOML has it."""
+
+    def table_of(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        table: dict[str, object] = {}
+        for key, value in pairs:
+            if key in table:
+                raise UsageError(f'{file}: key "{key}": is given twice in one table; leave one out')
+            table[key] = value
+        return table
+
+    found: object = json.loads(text, object_pairs_hook=table_of)
+    return found
 
 
 class _Reader(Fields):

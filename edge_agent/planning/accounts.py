@@ -55,6 +55,8 @@ class Prediction:
 
     device: DeviceId
     is_estimated: bool
+    estimated_because: str
+    """Why, although there are measured times of the model; "" if there are none, or they fit."""
     error_fraction: float
     """The largest of the configurations that are used."""
     has_power: bool
@@ -137,6 +139,7 @@ def _predictions(problem: Problem, routes: tuple[Route, ...]) -> tuple[Predictio
             Prediction(
                 device=device.id,
                 is_estimated=device.is_estimated,
+                estimated_because=device.estimated_because,
                 error_fraction=max(errors),
                 has_power=all(unit_of(device, which).busy_w > 0.0 for which in chosen),
                 slowdown=max(slowdown(problem, device.id, which.unit) for which in chosen),

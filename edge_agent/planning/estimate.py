@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from edge_agent.devices import DeviceId, Layout, UnitKind
-from edge_agent.hardware import DeviceProfile, MeasuredTimes, Sourced, SourceKind, UnitProfile
+from edge_agent.hardware import DeviceProfile, Sourced, SourceKind, UnitProfile
+from edge_agent.planning.fitting import is_of, why_unfit
 from edge_agent.problems import PlannedDevice, PlannedUnit
 from edge_agent.profiles import Configuration, SegmentTimes
 from edge_agent.summaries import Arithmetic, ModelSummary, OperatorClass, OperatorWork, Segment
@@ -122,7 +123,7 @@ def planned_device(
     Raises:
         ValueError: the work of a segment was not counted by class.
     """
-    measured = tuple(one.times for one in profile.latency if _is_of(one, summary))
+    measured = tuple(one.times for one in profile.latency if is_of(one, summary))
     known = {times.configuration.unit for times in measured}
     estimated = (
         estimated_times(unit, which, summary.segments)
@@ -149,6 +150,7 @@ def planned_device(
             else _value(network.receive_s_per_byte, _RECEIVE_S_PER_BYTE)
         ),
         is_estimated=bool(usable),
+        estimated_because=why_unfit(profile, summary),
     )
 
 
@@ -303,14 +305,6 @@ def _core_bandwidth(unit: UnitProfile) -> float:
     if unit.cores is None:
         return bandwidth
     return bandwidth * min(1.0, _CORE_BANDWIDTH_CORES / unit.cores.value)
-
-
-def _is_of(measured: MeasuredTimes, summary: ModelSummary) -> bool:
-    return (
-        measured.model == summary.model
-        and measured.starts == tuple(segment.start for segment in summary.segments)
-        and sorted(measured.shapes) == sorted(summary.shapes)
-    )
 
 
 def _planned_unit(profile: DeviceProfile, unit: UnitProfile) -> PlannedUnit:

@@ -24,6 +24,7 @@ from edge_agent.planning.drawing import (
     ticks,
 )
 from edge_agent.planning.explain import clipped
+from edge_agent.planning.labelling import Box, Wanted, place
 from edge_agent.planning.short import devices_text
 from edge_agent.plans import Target
 
@@ -31,8 +32,10 @@ _LEFT, _TOP, _WIDTH, _HEIGHT, _RIGHT = 80.0, 56.0, 640.0, 380.0, 190.0
 _LISTED = 24
 """How many of the distributions are listed below."""
 _ROW = 16.0
-_LABEL_ROOM = 15.0
-"""Numbers nearer to each other than this are left out."""
+_DOT, _DIAMOND = 6.0, 10.0
+_SMALL = 11.0
+_FAR = 14.0
+"""A label farther from its mark than this is joined to it by a line."""
 _COLOURS = ((68, 1, 84), (33, 145, 140), (253, 200, 37))
 """From the least to the most of the third target: dark violet, green, yellow."""
 _PLAIN = "#2b6cb0"
@@ -69,6 +72,8 @@ def draw_front(
     found: Sequence[Distribution],
     targets: Sequence[Target],
     alone: Sequence[Alone] = (),
+    *,
+    knows_energy: bool = True,
 ) -> str:
     """The distributions over the first two targets, numbered from 1 in their order.
 
@@ -89,8 +94,10 @@ def draw_front(
     ]
     if len(targets) == 2:
         parts.append(_staircase(found, x_axis, y_axis))
-    parts += _points(found, x_axis, y_axis, shades)
+    told = [t for t in Target if knows_energy or t is not Target.ENERGY]
+    parts += _points(found, x_axis, y_axis, shades, told)
     parts += _alone_marks(alone, x_axis, y_axis)
+    parts += _labels(found, alone, x_axis, y_axis)
     parts += _legend(shades, bool(alone))
     parts += _listing(found, targets, bottom + 62)
     height = bottom + 62 + _ROW * (min(len(found), _LISTED) + 2)
@@ -169,42 +176,98 @@ def _staircase(found: Sequence[Distribution], x_axis: _Axis, y_axis: _Axis) -> s
 
 
 def _points(
-    found: Sequence[Distribution], x_axis: _Axis, y_axis: _Axis, shades: _Shades | None
+    found: Sequence[Distribution],
+    x_axis: _Axis,
+    y_axis: _Axis,
+    shades: _Shades | None,
+    told: Sequence[Target],
 ) -> list[str]:
     parts: list[str] = []
-    labelled: list[tuple[float, float]] = []
     for number, x, y, one in _placed(found, x_axis, y_axis):
         fill = _PLAIN if shades is None else shades.colour(one.metrics)
         values = "; ".join(
             f"{target} {scale_of(target, [v]).shown(v)}"
-            for target in Target
+            for target in told
             for v in (one.metrics.value(target),)
         )
         hover = f"{number}: {devices_text(one.routes)}; {values}"
-        parts.append(dot(x, y, 6, fill=fill, mark="point", hover=hover))
-        at = (x + 8, y - 7)
-        if all(math.dist(at, other) >= _LABEL_ROOM for other in labelled):
-            labelled.append(at)
-            parts.append(label(*at, str(number), size=11))
+        parts.append(dot(x, y, _DOT, fill=fill, mark="point", hover=hover))
     return parts
+
+
+def _labels(
+    found: Sequence[Distribution], alone: Sequence[Alone], x_axis: _Axis, y_axis: _Axis
+) -> list[str]:
+    """What is written beside the points and diamonds, above all of them."""
+    points = _placed(found, x_axis, y_axis)
+    diamonds = _placed_alone(alone, x_axis, y_axis)
+    texts = [(x, y, f"{one.device} alone") for x, y, one in diamonds]
+    texts += [(x, y, runs_text(numbers)) for x, y, numbers in _together(points)]
+    boxes = place(
+        [Wanted(x=x, y=y, width=text_width(text, _SMALL)) for x, y, text in texts],
+        [
+            *(Box.around(x, y, _DOT + 1) for _, x, y, _ in points),
+            *(Box.around(x, y, _DIAMOND) for x, y, _ in diamonds),
+        ],
+        Box(left=_LEFT, top=_TOP, right=_LEFT + _WIDTH, bottom=_TOP + _HEIGHT),
+    )
+    parts = []
+    for (x, y, text), at in zip(texts, boxes, strict=True):
+        near_x, near_y = min(max(x, at.left), at.right), min(max(y, at.top), at.bottom)
+        if math.dist((x, y), (near_x, near_y)) > _FAR:
+            parts.append(line(x, y, near_x, near_y, stroke=GREY))
+        parts.append(label(at.left, at.bottom - 2, text, size=_SMALL))
+    return parts
+
+
+def _together(
+    points: Sequence[tuple[int, float, float, Distribution]],
+) -> list[tuple[float, float, list[int]]]:
+    """(x, y, numbers) of points; those that cover each other are one."""
+    groups: list[tuple[float, float, list[int]]] = []
+    for number, x, y, _ in points:
+        near = next((g for g in groups if math.dist(g[:2], (x, y)) < _DOT / 2), None)
+        if near is None:
+            groups.append((x, y, [number]))
+        else:
+            near[2].append(number)
+    return groups
+
+
+def runs_text(numbers: Sequence[int]) -> str:
+    """Ascending numbers, those that follow each other as one run: `1-3, 7`."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{r[0]}-{r[-1]}" if len(r) > 1 else f"{r[0]}" for r in runs)
+
+
+def _placed_alone(
+    alone: Sequence[Alone], x_axis: _Axis, y_axis: _Axis
+) -> list[tuple[float, float, Alone]]:
+    """(x, y, device) of those that can be drawn."""
+    return [
+        (x_axis.place(x), y_axis.place(y), one)
+        for one in alone
+        if math.isfinite(x := one.metrics.value(x_axis.target))
+        and math.isfinite(y := one.metrics.value(y_axis.target))
+    ]
 
 
 def _alone_marks(alone: Sequence[Alone], x_axis: _Axis, y_axis: _Axis) -> list[str]:
-    parts: list[str] = []
-    for one in alone:
-        x, y = one.metrics.value(x_axis.target), one.metrics.value(y_axis.target)
-        if not (math.isfinite(x) and math.isfinite(y)):
-            continue
-        text = f"{one.device} alone"
-        hover = f"{one.device}: the best single device for {one.best_of}"
-        place_x, place_y = x_axis.place(x), y_axis.place(y)
-        is_right = place_x + 14 + text_width(text, 11) > _LEFT + _WIDTH
-        anchor, shift = ("end", -14) if is_right else ("start", 14)
-        parts += [
-            diamond(place_x, place_y, 10, mark="alone", hover=hover),
-            label(place_x + shift, place_y + 14, text, anchor=anchor, size=11, fill=INK),
-        ]
-    return parts
+    return [
+        diamond(
+            x,
+            y,
+            _DIAMOND,
+            mark="alone",
+            hover=f"{one.device}: the best single device for {one.best_of}",
+        )
+        for x, y, one in _placed_alone(alone, x_axis, y_axis)
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

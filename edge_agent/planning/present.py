@@ -49,3 +49,15 @@ def is_spared(problem: Problem, device: DeviceId) -> bool:
     battery = problem.statistics_of(device).battery_fraction
     is_low = battery is not None and battery < problem.least_battery_fraction
     return is_low and device != problem.owner
+
+
+def spared_text(problem: Problem, device: DeviceId) -> str:
+    """Why a device does no work for others at present; empty if it may."""
+    battery = problem.statistics_of(device).battery_fraction
+    if battery is None or not is_spared(problem, device):
+        return ""
+    least = problem.least_battery_fraction
+    return (
+        f"its battery is at {battery * 100:.4g} %, and below {least * 100:.4g} % a device does no "
+        "work for others"
+    )

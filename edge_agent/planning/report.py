@@ -12,7 +12,8 @@ from edge_agent.planning.cost import node_range
 from edge_agent.planning.explain import clipped, main_operators, ms_text
 from edge_agent.planning.metrics import Computing, Leg, Sending
 from edge_agent.planning.placed import TEXT_WIDTH, wrapped
-from edge_agent.planning.short import bytes_text, devices_text, gap_text, share_text
+from edge_agent.planning.present import spared_text
+from edge_agent.planning.short import bytes_text, devices_text, gap_text, share_texts
 from edge_agent.plans import Target
 from edge_agent.problems import Problem
 from edge_agent.subgraphs import SegmentRange
@@ -87,9 +88,14 @@ def infeasible_lines(answers: Sequence[Infeasible]) -> list[str]:
     ]
 
 
-def notes(problem: Problem, accounts: Sequence[Account]) -> list[str]:
-    """What is to be said of all of them: what is estimated, and of what no power is known."""
+def notes(problem: Problem, accounts: Sequence[Account], *, knows_energy: bool = True) -> list[str]:
+    """What is to be said of all of them: what is spared or estimated, and of what no power is
+    known."""
     lines: list[str] = []
+    for device in problem.devices:
+        spared = spared_text(problem, device.id)
+        if spared:
+            lines += wrapped(f"{device.id} is left out: {spared}.", "")
     estimated = [str(device.id) for device in problem.devices if device.is_estimated]
     if estimated:
         text = f"Times are estimated from device profiles, not measured, of {', '.join(estimated)}."
@@ -98,17 +104,19 @@ def notes(problem: Problem, accounts: Sequence[Account]) -> list[str]:
         str(p.device): None for one in accounts for p in one.predictions if not p.has_power
     }
     if powerless:
-        text = f"No power is known of {', '.join(powerless)}: what it computes counts as 0 J."
+        so = "what it computes counts as 0 J" if knows_energy else "energies are not known"
+        text = f"No power is known of {', '.join(powerless)}: {so}."
         lines += wrapped(text, "")
     return lines
 
 
-def render(problem: Problem, told: Account) -> str:
+def render(problem: Problem, told: Account, *, knows_energy: bool = True) -> str:
     """The text of `plan --devices --explain` for one distribution; at most 110 columns."""
     plan = told.distribution
-    lines = [_headline(plan), *wrapped(_metrics_text(plan), "  ")]
-    for number, route in enumerate(told.routes, start=1):
-        lines += ["", _route_title(number, route, len(told.routes))]
+    lines = [_headline(plan), *wrapped(_metrics_text(plan, knows_energy), "  ")]
+    shares = share_texts([route.share for route in told.routes])
+    for number, (route, share) in enumerate(zip(told.routes, shares, strict=True), start=1):
+        lines += ["", _route_title(number, route, share if len(shares) > 1 else "")]
         lines += _leg_lines(problem, route.legs)
     lines += ["", *_resource_lines(problem, plan, told.resources)]
     lines += ["", *_memory_lines(told.memory)]
@@ -125,7 +133,7 @@ def render(problem: Problem, told: Account) -> str:
         lines += ["", *(line for text in compared for line in wrapped(text, ""))]
     lines += ["", "How it is predicted:"]
     for prediction in told.predictions:
-        lines += wrapped(_prediction_text(prediction), "  ")
+        lines += wrapped(_prediction_text(prediction, knows_energy), "  ")
     return "\n".join(lines) + "\n"
 
 
@@ -151,22 +159,24 @@ def value_text(target: Target, value: float) -> str:
             return bytes_text(value)
 
 
-def _metrics_text(plan: Distribution) -> str:
+def _metrics_text(plan: Distribution, knows_energy: bool) -> str:
     metrics = plan.metrics
+    energy = value_text(Target.ENERGY, metrics.energy_joules)
+    energy = energy if knows_energy else "its energy is not known"
     error = f" ± {ms_text(metrics.latency_error_s)}" if metrics.latency_error_s else ""
     return (
         f"latency {ms_text(metrics.latency_s)}{error} ms, {_rate(metrics.throughput_per_s)} "
-        f"requests per second, {metrics.energy_joules:.3g} J per request (modelled), "
+        f"requests per second, {energy}, "
         f"{bytes_text(metrics.peak_memory_bytes)} in the fullest memory, "
         f"{bytes_text(metrics.wire_bytes)} on the wire per request"
     )
 
 
-def _route_title(number: int, route: RouteAccount, count: int) -> str:
+def _route_title(number: int, route: RouteAccount, share: str) -> str:
+    """`share` is empty of the only one."""
     idle = "when it finds everything idle"
-    if count == 1:
+    if not share:
         return f"The route of every request, {ms_text(route.latency_s)} ms {idle}:"
-    share = share_text(route.share)
     return f"Route {number}, {share} of the requests, {ms_text(route.latency_s)} ms {idle}:"
 
 
@@ -257,11 +267,14 @@ def _other_text(plan: Distribution, word: str, other: Distribution) -> str:
     return f"{text}, {share:.3g} times this one"
 
 
-def _prediction_text(prediction: Prediction) -> str:
+def _prediction_text(prediction: Prediction, knows_energy: bool) -> str:
     off = f"off by {prediction.error_fraction:.0%} in the median"
-    energy = "" if prediction.has_power else "; its power is not known, so its energy counts as 0"
+    so = ", so its energy counts as 0" if knows_energy else ""
+    energy = "" if prediction.has_power else f"; its power is not known{so}"
     now = "" if prediction.slowdown == 1.0 else f"; now {prediction.slowdown:.3g} times as long"
     basis = "from measured times of this model"
     if prediction.is_estimated:
         basis = "estimated from its device profile"
+    if prediction.estimated_because:
+        now += f"; {prediction.estimated_because}"
     return f"{prediction.device}: {basis}, {off}{now}{energy}"

@@ -7,6 +7,9 @@ from itertools import groupby
 
 from edge_agent.distributions import PlacedFork, PlacedSubgraph, Route, Step
 
+_LEAST_WHOLE = 0.0095
+"""From here on a share is shown in whole per cents."""
+
 
 def devices_text(routes: Sequence[Route]) -> str:
     """Which devices take part in each route and with what share: `62 % lab → pi, 38 % pi`.
@@ -20,12 +23,27 @@ def devices_text(routes: Sequence[Route]) -> str:
     if len(shares) == 1:
         return next(iter(shares))
     ordered = sorted(shares.items(), key=lambda item: -item[1])
-    return ", ".join(f"{share_text(share)} {way}" for way, share in ordered)
+    texts = share_texts([share for _, share in ordered])
+    return ", ".join(f"{text} {way}" for text, (way, _) in zip(texts, ordered, strict=True))
 
 
-def share_text(share: float) -> str:
-    """A share of the traffic: `62 %`; less than one per cent with two digits."""
-    return f"{share * 100:.0f} %" if share >= 0.0095 else f"{share * 100:.2g} %"
+def share_texts(shares: Sequence[float]) -> list[str]:
+    """Shares of the traffic in per cent, `62 %`, that add up to what the shares do; all have two
+    decimals if one is below one per cent. Rounded by largest remainders (Hare, A Treatise on the
+    Election of Representatives, 1859)."""
+    digits = 0 if min(shares, default=1.0) >= _LEAST_WHOLE else 2
+    unit = 100 * 10**digits
+    exact = [share * unit for share in shares]
+    counts = [int(number) for number in exact]
+    left = round(sum(exact)) - sum(counts)
+    by_rest = sorted(range(len(exact)), key=lambda at: (counts[at] - exact[at], at))
+    for at in by_rest[: max(left, 0)]:
+        counts[at] += 1
+    least = f"< {10**-digits:g} %"
+    return [
+        f"{count / 10**digits:.{digits}f} %" if count or not share else least
+        for count, share in zip(counts, shares, strict=True)
+    ]
 
 
 def gap_text(gap: float) -> str:

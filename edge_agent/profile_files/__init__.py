@@ -1,7 +1,8 @@
 """Device profiles as TOML files: read with strict checks, and written.
 
 Schema, version 1. A quantity is a text with its unit ("34 GB/s", "20 us"); every value says which
-of the file's sources it is from. Operations count a multiply-add as two.
+of the file's sources it is from. Operations count a multiply-add as two. What no device has, as
+a time of more than a day, is refused with the range.
 
     version = 1
     id = "raspberry-pi-5-8gb"          # a-z 0-9 -

@@ -14,6 +14,7 @@ from edge_agent.hardware import Source, Sourced
 from edge_agent.quantities import Measure, parse
 
 Table = Mapping[str, object]
+_LEAST_SHARE = 1e-6
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
 
@@ -109,17 +110,19 @@ class Fields:
             self.refuse(key, value, "true or false")
         return value
 
-    def seconds(self, key: str, value: object) -> float:
-        """A plain number of at least 0."""
-        if not is_number(value) or value < 0:
-            self.refuse(key, value, "a number of at least 0")
+    def plain(self, key: str, value: object, *, most: float) -> float:
+        """A number of at least 0 without a unit."""
+        if not is_number(value) or not 0 <= value <= most:
+            self.refuse(key, value, f"a number from 0 to {most:g}")
         return float(value)
 
-    def whole(self, key: str, value: object, *, least: int) -> int:
+    def whole(self, key: str, value: object, *, least: int, most: int | None = None) -> int:
         """A whole number."""
         # A TOML boolean is a Python int too.
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             self.refuse(key, value, f"a whole number of at least {least}")
+        if most is not None and value > most:
+            self.refuse(key, value, f"a whole number of at most {most}")
         return value
 
     def wholes(self, key: str, value: object, least: int = 0) -> tuple[int, ...]:
@@ -160,17 +163,18 @@ class Fields:
         raise UsageError(f"{self.file}: key {key}: got {got}, want {want}")
 
     def share(self, key: str, value: object) -> Sourced:
-        """A sourced number above 0 to 1."""
-        number, source = self.pair(key, value, "a share of the peak, above 0 to 1")
-        if not is_number(number) or not 0 < number <= 1:
-            self.refuse(key, number, "a share of the peak, above 0 to 1")
+        """A sourced number of at least 1e-6, to 1."""
+        want = f"a share of the peak, {_LEAST_SHARE:g} to 1"
+        number, source = self.pair(key, value, want)
+        if not is_number(number) or not _LEAST_SHARE <= number <= 1:
+            self.refuse(key, number, want)
         return Sourced(value=float(number), source=source)
 
-    def count(self, key: str, table: Table) -> Sourced:
+    def count(self, key: str, table: Table, *, most: int) -> Sourced:
         """A sourced whole number of at least 1."""
         want = "a whole number of at least 1"
         number, source = self.pair(key, self.required(key, table, want), want)
-        return Sourced(value=self.whole(key, number, least=1), source=source)
+        return Sourced(value=self.whole(key, number, least=1, most=most), source=source)
 
 
 def is_number(value: object) -> TypeGuard[int | float]:

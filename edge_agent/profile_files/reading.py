@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 import tomllib
-from collections.abc import Collection
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +29,7 @@ from edge_agent.tensors import Shape, TensorName
 
 VERSION = 1
 MOST_FILE_BYTES = 16 << 20
+MOST_CORES = 65_536
 
 _ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 _KEY: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
@@ -44,6 +45,13 @@ _LATENCY_KEYS = (
     *("falls_back", "is_half", "segment_s", "overhead_s", "border_s_per_byte", "turn_s_per_byte"),
     *("error_fraction", "is_divisible", "refused"),
 )
+_MOST = {
+    "overhead_s": DURATION.most,
+    "border_s_per_byte": PACE.most,
+    "turn_s_per_byte": PACE.most,
+    "error_fraction": 1000.0,
+}
+"""Of numbers of a [[latency]] entry."""
 _DEFAULT_LAYOUTS = {
     UnitKind.CPU: (Layout.NCHW, Layout.BLOCKED),
     UnitKind.GPU: (Layout.NATIVE,),
@@ -115,6 +123,7 @@ class _Reader(Fields):
         units = self.table("units", self.required("units", table, "a table, as [units.cpu]"))
         if not units:
             self.refuse("units", units, "a table for each unit, as [units.cpu]")
+        found = {name: self._unit(name, value) for name, value in units.items()}
         profile = DeviceProfile(
             id=self.text("id", table, _ID, "1 to 64 of a-z 0-9 -"),
             name=self.text("name", table),
@@ -123,8 +132,8 @@ class _Reader(Fields):
             available_bytes=self.optional("memory.available", memory, SIZE),
             network=self._network(self.table("network", table.get("network", {}))),
             idle_w=self.optional("power.idle", power, POWER),
-            units=tuple(self._unit(name, value) for name, value in units.items()),
-            latency=self._latency(table.get("latency", []), units),
+            units=tuple(found.values()),
+            latency=self._latency(table.get("latency", []), found),
         )
         self._check_whole(profile)
         return profile
@@ -185,7 +194,7 @@ class _Reader(Fields):
             self.refuse(f"{key}.kind", str(kind), want)
         for wrong in [k for k in _ONLY_OF_A_CPU if k in table and not is_host]:
             raise UsageError(f"{self.file}: key {key}.{wrong}: only a CPU has it; leave it out")
-        cores = self.count(f"{key}.cores", table) if is_host else None
+        cores = self.count(f"{key}.cores", table, most=MOST_CORES) if is_host else None
         unit = UnitProfile(
             id=UnitId(name),
             kind=kind,
@@ -263,7 +272,9 @@ class _Reader(Fields):
             self.refuse(key, found, 'a list of operators, as ["Resize"]')
         return tuple(found)
 
-    def _latency(self, value: object, units: Collection[str]) -> tuple[MeasuredTimes, ...]:
+    def _latency(
+        self, value: object, units: Mapping[str, UnitProfile]
+    ) -> tuple[MeasuredTimes, ...]:
         if not isinstance(value, list):
             self.refuse("latency", value, "tables, as [[latency]]")
         found = tuple(self._times(f"latency[{at}]", entry, units) for at, entry in enumerate(value))
@@ -276,7 +287,7 @@ class _Reader(Fields):
                 )
         return found
 
-    def _times(self, key: str, value: object, units: Collection[str]) -> MeasuredTimes:
+    def _times(self, key: str, value: object, units: Mapping[str, UnitProfile]) -> MeasuredTimes:
         table = self.table(key, value)
         self.check_keys(f"{key}.", table, _LATENCY_KEYS)
         source = self.required(f"{key}.source", table, "the key of a source")
@@ -295,10 +306,10 @@ class _Reader(Fields):
             want = f"a list of {len(starts)} seconds, as many as starts"
             self.refuse(f"{key}.segment_s", segment_s, want)
         layout = self.required(f"{key}.layout", table, choices_of(Layout))
-        threads = self.required(f"{key}.threads", table, "a whole number")
+        threads = self._used_threads(key, table, units.get(HOST_UNIT))
         number = {
-            name: self.seconds(f"{key}.{name}", table.get(name, 0.0))
-            for name in ("overhead_s", "border_s_per_byte", "turn_s_per_byte", "error_fraction")
+            name: self.plain(f"{key}.{name}", table.get(name, 0.0), most=most)
+            for name, most in _MOST.items()
         }
         return MeasuredTimes(
             model=ModelId(self.text(f"{key}.model", table, _MODEL_ID, "64 hexadecimal digits")),
@@ -309,17 +320,30 @@ class _Reader(Fields):
                 configuration=Configuration(
                     unit=UnitId(unit),
                     layout=self.choice(f"{key}.layout", layout, Layout),
-                    threads=self.whole(f"{key}.threads", threads, least=0),
-                    instances=self.whole(f"{key}.instances", table.get("instances", 1), least=1),
+                    threads=threads,
+                    instances=self.whole(
+                        f"{key}.instances", table.get("instances", 1), least=1, most=MOST_CORES
+                    ),
                     falls_back=self.flag(f"{key}.falls_back", table.get("falls_back", False)),
                     is_half=self.flag(f"{key}.is_half", table.get("is_half", False)),
                 ),
-                segment_s=tuple(self.seconds(f"{key}.segment_s", s) for s in segment_s),
+                segment_s=tuple(
+                    self.plain(f"{key}.segment_s", s, most=DURATION.most) for s in segment_s
+                ),
                 is_divisible=self.flag(f"{key}.is_divisible", table.get("is_divisible", True)),
                 refused=refused,
                 **number,
             ),
         )
+
+    def _used_threads(self, key: str, table: Table, processor: UnitProfile | None) -> int:
+        key = f"{key}.threads"
+        found = self.whole(key, self.required(key, table, "a whole number"), least=0)
+        # What another unit leaves to the processor runs on its cores too.
+        cores = None if processor is None else processor.cores
+        if cores is not None and found > cores.value:
+            self.refuse(key, found, f"at most {cores.value:.0f}, the cores of {HOST_UNIT}")
+        return found
 
     def _shapes(self, key: str, value: object) -> tuple[tuple[TensorName, Shape], ...]:
         table = self.table(key, value)

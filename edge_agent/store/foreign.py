@@ -39,10 +39,7 @@ class SourceFolder:
         if location != self._location:
             self.close()
             parts = _contained(location, place)
-            with refusing(place):
-                self._fd = _open_without_links(
-                    self._model.parent.resolve(strict=True), parts, place
-                )
+            self._fd = _opened(self._model.parent, parts, place)
             self._location = location
         with refusing(place):
             yield from read_range(self._fd, offset_bytes, length_bytes)
@@ -104,6 +101,18 @@ def _contained(location: str, place: str) -> tuple[str, ...]:
     return path.parts
 
 
+def _opened(folder: Path, parts: tuple[str, ...], place: str) -> int:
+    with refusing(place):
+        real = folder.resolve(strict=True)
+        try:
+            return _open_without_links(real, parts, place)
+        except FileNotFoundError as error:
+            raise ModelRefused(
+                f"{place}: there is no {'/'.join(parts)} in {real}, beside the model; copy it "
+                "there, or export the model again"
+            ) from error
+
+
 def _open_without_links(folder: Path, parts: tuple[str, ...], place: str) -> int:
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -149,8 +158,7 @@ def external_bytes(source_folder: Path, location: str, place: str) -> int:
     Raises: ModelRefused if it is outside the folder, a link, or no regular file with one name.
     """
     parts = PurePosixPath(location).parts
-    with refusing(place):
-        fd = _open_without_links(source_folder.resolve(strict=True), parts, place)
+    fd = _opened(source_folder, parts, place)
     try:
         return os.fstat(fd).st_size
     finally:

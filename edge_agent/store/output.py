@@ -9,14 +9,19 @@ import hashlib
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from edge_agent.errors import StorageError, UsageError
 
 MANIFEST_FILE = "manifest.json"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_MOST_LINKS = 40
+"""As many as Linux follows."""
 _OURS = re.compile(r"manifest\.json|part-\d+\.onnx(\.weights)?")
 
 
@@ -115,22 +120,103 @@ def write_text(path: Path, text: str) -> None:
         raise _unwritable(path, error) from error
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file that the user named, in place of what has that name: all of it, or nothing.
+def check_file(option: str, name: str) -> Path:
+    """The path of a file that an option names for writing; there may be one of that name.
 
-    Raises: StorageError.
+    Raises:
+        UsageError: the name is that of a folder or socket, or its folder is not there.
     """
-    made = _beside(path, "new")
+    path = Path(name)
     try:
-        try:
-            made.write_text(text)
-            made.replace(path)
-        finally:
-            made.unlink(missing_ok=True)
+        found = _mode(path)
     except OSError as error:
-        raise StorageError(
-            f"{path}: cannot be written: {error.strerror}; name another file"
+        raise UsageError(
+            f"{option} {name}: cannot be written: {error.strerror}; name another file"
         ) from error
+    if name.endswith("/") or stat.S_ISDIR(found):
+        raise UsageError(f"{option} {name}: names a folder, want a file; name one in it")
+    if stat.S_ISSOCK(found):
+        raise UsageError(f"{option} {name}: is a socket, want a file; name another one")
+    # Of a link, the folder of what it leads to.
+    if not found and not Path(os.path.realpath(path)).parent.is_dir():
+        raise UsageError(f"{option} {name}: there is no such folder; make it first")
+    return path
+
+
+def is_passed_on(path: Path) -> bool:
+    """Whether what is written there goes on through a device, a FIFO or an open descriptor."""
+    found = _mode(path)
+    is_special = bool(found) and not (stat.S_ISREG(found) or stat.S_ISDIR(found))
+    return is_special or _descriptor(path) is not None
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text as `written_file` does. Raises: StorageError."""
+    with written_file(path) as file:
+        file.write(text.encode())
+
+
+@contextmanager
+def written_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file that the user named, to be written in place of what has that name: all of it, or
+    nothing. Where that is a link, what it leads to is replaced. Devices, FIFOs and open
+    descriptors, as /dev/stdout, stay what they are, and are written to.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    try:
+        descriptor = _descriptor(path)
+        if descriptor is not None:
+            with os.fdopen(os.dup(descriptor), "wb") as file:
+                yield file
+        elif is_passed_on(path):
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_NOCTTY), "wb") as file:
+                yield file
+        else:
+            with _replacing(Path(os.path.realpath(path))) as file:
+                yield file
+    except OSError as error:
+        free = "free some space, or " if error.errno in _FULL else ""
+        raise StorageError(
+            f"{path}: cannot be written: {error.strerror}; {free}name another file"
+        ) from error
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[IO[bytes]]:
+    made = _beside(path, "new")
+    mode = _mode(path)
+    try:
+        with made.open("xb") as file:
+            if mode:
+                os.fchmod(file.fileno(), stat.S_IMODE(mode))
+            yield file
+        made.replace(path)
+    finally:
+        made.unlink(missing_ok=True)
+
+
+def _mode(path: Path) -> int:
+    """What is there, or where a link leads to, as `stat` tells; 0: nothing. Raises: OSError."""
+    try:
+        return path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+
+
+def _descriptor(path: Path) -> int | None:
+    """The open descriptor of this process that a path like /dev/stdout leads to. It is written to
+    as it is: opened again, a file that standard output goes to would be written from its start."""
+    ours = Path(f"/proc/{os.getpid()}/fd")
+    for _ in range(_MOST_LINKS):
+        folder = Path(os.path.realpath(path.parent))
+        if folder == ours and path.name.isdecimal():
+            return int(path.name)
+        if not path.is_symlink():
+            return None
+        path = folder / path.readlink()
+    return None
 
 
 def _take_place(folder: Path, target: Path, *, is_replaced: bool) -> None:
@@ -171,7 +257,7 @@ def _sweep(target: Path) -> None:
 
 
 def _unwritable(path: Path, error: OSError) -> StorageError:
-    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    is_full = error.errno in _FULL
     return StorageError(
         f"{path}: cannot be written: {error.strerror}; "
         f"{'free some space, or ' if is_full else ''}name another folder with --out"

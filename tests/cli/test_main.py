@@ -100,8 +100,37 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
+        (["serve", "--state", ""], "--state: got an empty text, want a name or value; give it"),
+        (["models", "--config", ""], "--config: got an empty text"),
+        (["models", "--socket", ""], "--socket: got an empty text"),
+        (["load", ""], "MODEL: got an empty text, want a name or value; give it one"),
+        (["load", "m.onnx", "--samples", ""], "--samples: got an empty text"),
+        (["split", "", "--parts", "2"], "MODEL: got an empty text"),
+        (["split", "/", "--parts", "2"], "/: is no regular file; name a model file"),
+        (["split", "m.onnx", "--parts", "2", "--out", ""], "--out: got an empty text"),
+        (["devices", "--export", ""], "--export: got an empty text"),
+        (["devices", "--export", "x", "--model", ""], "--model: got an empty text"),
+        (["plan", "", "--devices", "a"], "MODEL: got an empty text"),
+        (["plan", "m.onnx", "--devices", ""], "--devices: got an empty text"),
+        (["plan", "m.onnx", "--devices", "a", "--stats", ""], "--stats: got an empty text"),
+    ],
+)
+def test_an_empty_text_is_neither_this_folder_nor_the_default(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) in (2, 4)
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
         (["load", "m.onnx", "--threads", "0"], "--threads: got 0, want 1 to 4096"),
         (["load", "m.onnx", "--threads", "9999"], "--threads: got 9999"),
+        (
+            ["load", "m.onnx", "--shape", "x=1", "--shape", "x=2"],
+            "--shape x=2: x has a shape already; leave one out",
+        ),
         (["load", "m.onnx", "--shape", "x"], "--shape x: want INPUT=SIZExSIZE"),
         (["load", "m.onnx", "--shape", "x=1xB"], "--shape x=1xB: want"),
         (["load", "m.onnx", "--shape", "x=1x-3"], "--shape x=1x-3: want"),
@@ -123,7 +152,7 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
         (["infer", "m", "--deadline", "-1"], "--deadline: got -1, want 0 to 1e+06"),
         (["infer", "m", "--deadline", "nan"], "--deadline: got nan, want 0 to 1e+06"),
         (["infer", "m", "--deadline", "inf"], "--deadline: got inf, want 0 to 1e+06"),
-        (["infer", "m", "--outputs", ""], "--outputs: got '', want NAME,NAME"),
+        (["infer", "m", "--outputs", ""], "--outputs: got an empty text, want a name or value"),
         (["infer", "m", "--outputs", "y,"], "--outputs: got 'y,', want NAME,NAME"),
         (["infer", "m", "--repeat", "0"], "--repeat: got 0, want at least 1"),
         (["infer", "m", "--seed", "-1"], "--seed: got -1, want at least 0"),
@@ -180,6 +209,24 @@ def test_an_error_of_the_agent_is_shown_and_gives_its_exit_code(
         assert main(["unload", "m", "--socket", str(agent.path)]) == exit_code
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == ("", "edge-agent unload: x\n")
+
+
+@pytest.mark.parametrize("command", ["plan", "infer", "unload"])
+def test_a_file_where_the_name_of_a_loaded_model_is_wanted_is_told_what_to_do(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "my net.onnx"
+    file.write_bytes(b"")
+    with FakeAgent(lambda asked: asked.fail(UnknownModel("x"))) as agent:
+        for name in (str(file), "my net.onnx"):
+            assert main([command, name, "--socket", str(agent.path)]) == 3
+    said, other = capsys.readouterr().err.splitlines()
+    planned = f"; `edge-agent plan '{file}' --devices …` plans for devices, without an agent"
+    planned = planned if command == "plan" else ""
+    assert said.endswith(f"x; it is a file: `edge-agent load '{file}'` loads it{planned}")
+    assert "it is a file" not in other
+    assert main([command, str(file), "--socket", str(tmp_path / "none.sock")]) == 8
+    assert ("--devices …" in capsys.readouterr().err) is (command == "plan")
 
 
 def test_without_an_agent_the_exit_code_is_8(

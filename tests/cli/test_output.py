@@ -43,6 +43,7 @@ from edge_agent.wire.messages import (
 )
 from edge_agent.wire.parts import SpecialisedState
 from tests import made_plans
+from tests.devices_made import device
 from tests.fake_agent import Asked, FakeAgent, doubles, state
 
 PLAN = replace(
@@ -431,10 +432,32 @@ def test_a_file_that_promises_more_than_memory_holds_is_the_users_mistake(
 def test_outputs_that_cannot_be_written_end_with_12(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    where = tmp_path / "missing" / "out.npz"
+    full = device(tmp_path / "full.npz", 7)
     with FakeAgent() as agent:
-        _, err = shown(capsys, agent, "infer", "m", "--random", "--output", str(where), code=12)
-    assert "cannot write it: No such file or directory" in err
+        _, err = shown(capsys, agent, "infer", "m", "--random", "--output", str(full), code=12)
+    assert f"{full}: cannot be written: No space left on device; free some space, or name" in err
+    assert full.is_char_device()
+
+
+def test_outputs_go_where_a_link_leads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "link.npz").symlink_to("there.npz")
+    with FakeAgent() as agent:
+        output = ("--output", str(tmp_path / "link.npz"))
+        shown(capsys, agent, "infer", "m", "--random", *output, code=0)
+    assert (tmp_path / "link.npz").is_symlink()
+    with np.load(tmp_path / "there.npz") as found:
+        assert list(found) == ["y"]
+
+
+@pytest.mark.parametrize("where", ["missing/out.npz", "."])
+def test_no_model_is_run_for_outputs_that_have_nowhere_to_go(
+    tmp_path: Path, where: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = ("--output", str(tmp_path / where))
+    with FakeAgent() as agent:
+        _, err = shown(capsys, agent, "infer", "m", "--random", *output, code=2)
+    assert ("names a folder" if where == "." else "there is no such folder; make it") in err
+    assert not [one for one in agent.asked if isinstance(one, Infer)]
 
 
 # ---- the pieces

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from xml.etree import ElementTree
@@ -12,7 +13,8 @@ from edge_agent import clock
 from edge_agent.cli.main import main
 from edge_agent.cli.output import PatientProgress
 from edge_agent.cli.plan_flow import step_by_step
-from tests.profile_files.made_profiles import WHOLE, changed
+from tests.devices_made import device
+from tests.profile_files.made_profiles import MODEL, WHOLE, changed
 from tests.system.made_models import adding, convolving
 
 Shown = pytest.CaptureFixture[str]
@@ -108,6 +110,24 @@ def test_statistics_slow_a_device_down(
     assert took[1] == pytest.approx(2 * took[0])
 
 
+def test_a_device_that_is_left_out_for_its_battery_is_told_as_short_as_it_may_be(
+    net: Path, boards: tuple[str, str], tmp_path: Path, capsys: Shown
+) -> None:
+    now = tmp_path / "now.toml"
+    link = ("--link", "all=10Gbit,1us", "--target", "latency", "--stats", str(now))
+    text = "its battery is at 19.9 %, and below 20 % a device does no work for others"
+    for battery, is_spared in (("0.199", True), ("0.2", False), ("0.1\ncharging = true", False)):
+        now.write_text(f"[fast]\nbattery = {battery}\n")
+        assert main(planned(net, boards, *link)) == 0
+        assert (f"fast is left out: {text}." in capsys.readouterr().out) is is_spared
+        assert main(planned(net, boards, *link, "--json")) == 0
+        shown = json.loads(capsys.readouterr().out)["devices"]
+        assert [one["spared_because"] for one in shown] == [None, text if is_spared else None]
+    now.write_text("[slow]\nbattery = 0.1\n")  # the owner computes what it has itself
+    assert main(planned(net, boards, *link)) == 0
+    assert "left out" not in capsys.readouterr().out
+
+
 def test_what_cannot_be_had_is_said_with_what_is_missing_and_fails(
     net: Path, boards: tuple[str, str], capsys: Shown
 ) -> None:
@@ -182,6 +202,24 @@ def test_one_profile_may_stand_for_several_devices(
     assert [device["id"] for device in shown["devices"]] == ["a", "b", "c"]
 
 
+def test_measured_times_that_do_not_fit_are_told_and_not_used(
+    net: Path, tmp_path: Path, capsys: Shown
+) -> None:
+    own = hashlib.sha256(net.read_bytes()).hexdigest()
+    (tmp_path / "board.toml").write_text(WHOLE.replace(MODEL, own))
+    asked = ["plan", str(net), "--devices", str(tmp_path / "board.toml"), "--target", "latency"]
+    assert main([*asked, "--explain"]) == 0
+    shown = capsys.readouterr()
+    told = "the measured times of this model on cpu are not used: they are of 2 segments"
+    assert shown.err.startswith(f"board-1: {told} that begin at nodes 0, 12, and here are 0, ")
+    assert "or measure again with `edge-agent devices --export --model`" in shown.err
+    assert told in " ".join(shown.out.split())
+    (tmp_path / "board.toml").write_text(WHOLE)
+    assert main([*asked, "--explain"]) == 0
+    shown = capsys.readouterr()
+    assert "measured times of this model" not in shown.out + shown.err
+
+
 def test_energy_is_left_out_or_refused_where_no_power_is_known(
     net: Path, tmp_path: Path, capsys: Shown
 ) -> None:
@@ -194,6 +232,36 @@ def test_energy_is_left_out_or_refused_where_no_power_is_known(
     assert not [row for row in shown.out.splitlines() if row.startswith("energy")]
     assert main([*asked, "--target", "energy"]) == 2
     assert "energy: it is not known what board-1 draws" in capsys.readouterr().err
+    assert main([*asked, "--target", "latency", "--explain"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "requests per second, its energy is not known, " in told
+    assert "No power is known of board-1: energies are not known." in told
+    assert told.endswith("; its power is not known")
+    assert "0 J" not in told
+    drawing = tmp_path / "front.svg"
+    assert main([*asked, "--pareto", "--effort", "0.2", "--svg", str(drawing)]) == 0
+    assert "; memory " in drawing.read_text()
+    assert "energy" not in drawing.read_text()
+
+
+def test_drawings_go_through_links_and_devices(
+    net: Path, boards: tuple[str, str], tmp_path: Path, capsys: Shown
+) -> None:
+    (tmp_path / "link").symlink_to("front")
+    (tmp_path / "link.json").symlink_to("trace")
+    null, full = device(tmp_path / "null", 3), device(tmp_path / "full", 7)
+    alone = ("--target", "latency", "--timeline")
+    assert main(planned(net, boards, *alone, str(null))) == 0
+    assert main(planned(net, boards, *alone, str(tmp_path / "link.json"))) == 0
+    assert json.loads((tmp_path / "trace").read_text())["traceEvents"]
+    front = ("--pareto", "--effort", "0.2", "--svg")
+    assert main(planned(net, boards, *front, str(tmp_path / "link"))) == 0
+    assert ElementTree.parse(tmp_path / "front").getroot().tag == f"{SVG}svg"
+    capsys.readouterr()
+    assert main(planned(net, boards, *front, str(full))) == 12
+    assert f"{full}: cannot be written: No space left on device" in capsys.readouterr().err
+    assert null.is_char_device()
+    assert full.is_char_device()
 
 
 @pytest.mark.parametrize(
@@ -210,9 +278,23 @@ def test_energy_is_left_out_or_refused_where_no_power_is_known(
             ["--owner", "fats"],
             "--owner fats: is none of the devices: there are slow, fast; did you",
         ),
+        (["--pareto", "--svg", ""], "--svg: got an empty text, want a name or value"),
+        (["--timeline", ""], "--timeline: got an empty text, want a name or value"),
         (["--timeline", "no/such/x.svg"], "there is no such folder; make it first"),
         (["--link", "slow-fst=1Gbit,1ms"], 'got device "fst", which is not there'),
         (["--pin", "r*=lab"], 'got device "lab", which is not there: there are slow, fast'),
+        (
+            ["--pin", "c0=fast", "--ban", "fast"],
+            "--pin c0=fast: fast is banned by --ban fast; leave one of the two out",
+        ),
+        (
+            ["--pin", "c0=fast", "--ban", "fast/cpu", "slow", "fast/npu"],
+            "--pin c0=fast: fast is banned by --ban fast/cpu fast/npu; leave one of",
+        ),
+        (
+            ["--pin", "c0=fast/cpu", "--ban", "fast"],
+            "--pin c0=fast/cpu: fast/cpu is banned by --ban fast; leave one",
+        ),
         (["--stats", "none.toml"], "--stats none.toml: cannot be read: No such file"),
         (["--devices", "{slow}"], "slow is there already; give it an id of its own"),
         (["--devices", "none.toml"], "none.toml: no such file, want a device profile"),
@@ -318,3 +400,15 @@ def test_a_long_search_for_a_pareto_set_tells_how_far_it_is(
     assert len(lines) > 5
     steps = [int(line.split("%")[0]) for line in lines]
     assert steps == sorted(steps)
+
+
+@pytest.mark.parametrize("model", ["loaded", "net.onnx"])
+def test_one_target_makes_no_pareto_set_of_a_loaded_model_either(
+    model: str, tmp_path: Path, capsys: Shown
+) -> None:
+    twice = ["--target", "latency", "--target", "latency", "--pareto"]
+    where = ["--socket", str(tmp_path / "none.sock")]
+    further = where if model == "loaded" else ["--devices", "raspberry-pi-5-8gb"]
+    assert main(["plan", model, *twice, *further]) == 2
+    said = "--pareto: got the target latency alone, want two or more --target"
+    assert said in capsys.readouterr().err

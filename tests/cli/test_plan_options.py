@@ -107,7 +107,30 @@ def test_all_joins_every_pair_where_nothing_else_is_said() -> None:
             ["lab-pi=1Gbit,2ms", "pi-lab=1Gbit,2ms"],
             "the link from pi to lab is given twice, by --link lab-pi=1Gbit,2ms before; leave one",
         ),
-        (["all=1Gbit,2ms", "all=1Gbit,2ms"], "the link from lab to pi is given twice; leave one"),
+        (
+            ["all=1Gbit,2ms", "all=2Gbit,2ms"],
+            "--link all=2Gbit,2ms: the link from lab to pi is given twice, by --link "
+            "all=1Gbit,2ms before; leave one out",
+        ),
+        (
+            ["lab-pi=1Mbit,1e300s"],
+            'latency: got "1e300s", want seconds as in "20 us", at most 86400',
+        ),
+        (
+            ["lab-pi=1e-300Mbit,1ms"],
+            'goodput: got "1e-300Mbit", want bits or bytes per second, without what headers take '
+            'as in "100Mbit", at least 1 bit and at most 1 Pbit',
+        ),
+        (["lab-pi=1.1Pbit,1ms"], "at least 1 bit and at most 1 Pbit"),
+        (["lab-pi=1Gbit,1ms,joules=1e308J/B"], 'joules: got "1e308J/B", want joules per byte as'),
+        (["lab-pi=1Gbit,1ms,joules=1001J/B"], "at most 1000 J/B"),
+        (["lab-pi=1Gbit,2ms,medium=a,medium=b"], "medium is given twice; leave one out"),
+        (["lab-pi=1Gbit,2ms,one-way,one-way"], "one-way is given twice; leave one out"),
+        (["lab-pi=1Gbit,2ms,joules=1J/B,joules=1J/B"], "joules is given twice; leave one out"),
+        (["lab-pi=1Gbit,2ms,medium="], 'got "medium=" without a value, want medium=NAME'),
+        (["lab-pi=1Gbit,2ms,medium"], 'got "medium" without a value, want medium=NAME'),
+        (["lab-pi=1Gbit,2ms,joules="], 'got "joules=" without a value, want joules=5nJ/B'),
+        (["lab-pi=1Gbit,2ms,one-way=no"], 'got "one-way=no", want A-B=100Mbit'),
         (["all=1Gbit,2ms,one-way"], "all goes both ways; leave one-way out"),
     ],
 )
@@ -147,6 +170,8 @@ def test_bounds_are_read_in_the_unit_of_their_target() -> None:
         (["latncy=80ms"], "; did you mean latency?"),
         (["latency=80"], '--bound latency=80: got "80", want seconds as in'),
         (["throughput=20"], 'got "20", want requests per second as in "20/s"'),
+        (["throughput=1e300/s"], "at least 1e-06 /s and at most 1000000000 /s"),
+        (["energy=1e300J"], "at most 1000000000 J"),
         (["energy=-1J"], 'got "-1J", want joules per request'),
         (["memory=1MiB", "memory=2MiB"], "memory has a bound already; leave one out"),
     ],
@@ -172,6 +197,7 @@ def test_devices_are_files_or_profiles_that_come_along_and_may_have_ids() -> Non
         ("raspbery-pi-5", "; did you mean raspberry-pi-5-8gb?"),
         ("a b=x.toml", 'got the id "a b", want 1 to 64 of A-Z a-z 0-9 - _ .'),
         ("all=x.toml", 'got the id "all"'),
+        ("a=", "--devices a=: got an empty name, want a profile file (.toml) or one of the"),
     ],
 )
 def test_a_device_that_is_none_is_refused(text: str, message: str) -> None:

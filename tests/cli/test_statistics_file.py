@@ -79,7 +79,13 @@ def test_a_wrong_file_is_refused_with_key_and_cure(text: str, message: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("[]", "now.json: got no table"), ("{", "now.json: is not valid JSON")]
+    ("text", "message"),
+    [
+        ("[]", "now.json: got no table"),
+        ("{", "now.json: is not valid JSON"),
+        ('{"lab": {"load": 0.1, "load": 0.9}}', 'now.json: key "load": is given twice in one'),
+        ('{"lab": {}, "lab": {"load": 1}}', 'now.json: key "lab": is given twice in one table'),
+    ],
 )
 def test_wrong_json_is_refused(text: str, message: str) -> None:
     with pytest.raises(UsageError) as refused:

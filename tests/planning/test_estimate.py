@@ -262,12 +262,19 @@ def test_measured_times_of_the_same_model_beat_estimates() -> None:
     beside = planned_device(replace(cpu_alone, units=(_CPU, _NPU)), model)
     assert [t.configuration.unit for t in beside.times] == ["cpu", "npu"]
     assert beside.is_estimated
-    for other in (
-        replace(measured, starts=(0, 1)),
-        replace(measured, shapes=(("other", (1,)),)),
-        replace(measured, model="ff" * 32),
+    assert beside.estimated_because == ""
+    for other, because in (
+        (replace(measured, starts=(0, 1)), "not used: they are of 2 segments that begin at"),
+        (replace(measured, shapes=(("other", (1,)),)), "not used: they are for other[1], and"),
+        (replace(measured, model="ff" * 32), None),
     ):
-        assert planned_device(replace(cpu_alone, latency=(other,)), model).is_estimated
+        device = planned_device(replace(cpu_alone, latency=(other,)), model)
+        assert device.is_estimated
+        assert (because or "") in device.estimated_because
+        assert bool(because) is bool(device.estimated_because)
+        # Times that fit are used, whatever else there is for the same unit.
+        both = planned_device(replace(cpu_alone, latency=(other, measured)), model)
+        assert (both.is_estimated, both.estimated_because) == (False, "")
 
 
 def test_without_known_power_a_unit_draws_none() -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.planning.drawing import coordinate, escaped, scale_of, tick_text, ticks
+from edge_agent.planning.drawing import coordinate, escaped, scale_of, text_width, tick_text, ticks
 from edge_agent.planning.front import Alone, draw_front, shade
+from edge_agent.planning.labelling import Box
 from edge_agent.plans import Target
 from tests.planning.made_plans_over_devices import (
     FOUR,
@@ -48,6 +51,45 @@ def test_each_distribution_is_a_numbered_point_and_single_devices_are_diamonds()
     assert len(alone) == 1
     texts = [text.text for text in root.iter(f"{SVG}text")]
     assert {"a & b", "lab <1> alone", "best single device", "1", "2", "3"} <= set(texts)
+
+
+def test_every_point_has_its_number_in_sight_however_near_they_are() -> None:
+    crowd = [
+        replace(one, metrics=replace(one.metrics, latency_s=latency_s, wire_bytes=wire_bytes))
+        for one, latency_s, wire_bytes in (
+            *((FOUND[0], 1e-3 * i, 1e3 * (30 - i)) for i in range(30)),
+            *((FOUND[1], 1.0, 1e6 + 4e4 * i) for i in range(6)),
+            *((FOUND[2], 0.5, 5e5) for _ in range(3)),
+        )
+    ]
+    root = _parsed(draw_front("x", crowd, BOTH, [ALONE]))
+    shapes = list(root)
+    dots = [(float(c.get("cx", "")), float(c.get("cy", ""))) for c in root.iter(f"{SVG}circle")]
+    last_dot = max(at for at, one in enumerate(shapes) if one.tag == f"{SVG}circle")
+    labels = [
+        one
+        for one in shapes[last_dot:]
+        if one.tag == f"{SVG}text" and float(one.get("y", "")) < 436 and one.text
+        if re.fullmatch(r"[\d, -]+|.* alone", one.text)
+    ]
+    told = [number for one in labels for number in _numbers(one.text or "")]
+    assert sorted(told) == list(range(1, len(crowd) + 1))
+    assert "37-39" in [one.text for one in labels]
+    boxes = [
+        Box(left=x, top=y - 9, right=x + text_width(one.text or "", 11), bottom=y + 2)
+        for one in labels
+        for x, y in [(float(one.get("x", "")), float(one.get("y", "")))]
+    ]
+    for at, box in enumerate(boxes):
+        assert all(box.overlap(other) < 0.1 for other in boxes[:at])
+        assert all(box.overlap(Box.around(x, y, 6)) < 0.1 for x, y in dots)
+
+
+def _numbers(text: str) -> list[int]:
+    if text.endswith("alone"):
+        return []
+    ends = [[int(end) for end in run.split("-")] for run in text.split(", ")]
+    return [number for run in ends for number in range(run[0], run[-1] + 1)]
 
 
 def test_axes_have_names_and_units() -> None:

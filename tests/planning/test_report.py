@@ -6,13 +6,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from edge_agent.distributions import Infeasible
 from edge_agent.planning.accounts import account
 from edge_agent.planning.alternatives import LeftOut
 from edge_agent.planning.placed import TEXT_WIDTH
 from edge_agent.planning.report import front_table, infeasible_lines, notes, render, target_table
-from edge_agent.planning.short import bytes_text, devices_text, gap_text, share_text
+from edge_agent.planning.short import bytes_text, devices_text, gap_text, share_texts
 from edge_agent.plans import Bound, Target
 from edge_agent.problems import DeviceStatistics
 from tests.planning.made_plans_over_devices import (
@@ -171,8 +173,24 @@ def test_routes_over_the_same_devices_are_told_as_one() -> None:
     assert devices_text((offloaded(),)) == "lab → pi"
 
 
+@given(st.lists(st.floats(0.001, 1.0), min_size=1, max_size=40))
+def test_printed_shares_add_up_to_100_and_are_rounded_up_or_down(parts: list[float]) -> None:
+    shares = [part / sum(parts) for part in parts]
+    shown = [float(text.removeprefix("< ").removesuffix(" %")) for text in share_texts(shares)]
+    told = [s for s, text in zip(shown, share_texts(shares), strict=True) if text[0] != "<"]
+    assert sum(told) == pytest.approx(100.0, abs=1e-9)
+    step = 0.01 if min(shares) < 0.0095 else 1.0
+    assert all(abs(s - 100 * share) <= step + 1e-9 for s, share in zip(shown, shares, strict=True))
+
+
+def test_shares_of_three_alike_are_not_101_per_cent() -> None:
+    assert share_texts([0.335, 0.335, 0.33]) == ["34 %", "33 %", "33 %"]
+
+
 def test_shares_and_bytes_are_short() -> None:
-    assert [share_text(share) for share in (0.5, 0.01, 0.0012)] == ["50 %", "1 %", "0.12 %"]
+    assert share_texts([0.5, 0.49, 0.01]) == ["50 %", "49 %", "1 %"]
+    assert share_texts([0.9988, 0.0012]) == ["99.88 %", "0.12 %"]
+    assert share_texts([1 - 3e-7, 3e-7]) == ["100.00 %", "< 0.01 %"]
     assert [bytes_text(size) for size in (0, 1023, 2048, 3.5 * 2**20, 2**31)] == [
         "0 B",
         "1023 B",

@@ -60,7 +60,6 @@ def test_a_file_that_ends_too_early_is_refused(source: Path) -> None:
         ("sub/../w.bin", 'contains "..", want a path inside the model\'s folder'),
         ("", "names no file, want a path inside the model's folder"),
         ("./.", "names no file, want a path inside the model's folder"),
-        ("gone.bin", "cannot be read: No such file or directory"),
         ("a\0b", "cannot be read: embedded null byte"),
         ("x" * 300, "cannot be read: File name too long"),
         ("sub", '"sub" is a folder, want a regular file'),
@@ -73,6 +72,16 @@ def test_external_data_that_is_not_a_file_inside_is_refused(
 ) -> None:
     os.mkfifo(source.parent / "fifo")
     assert refusal(source, location) == reason
+
+
+@pytest.mark.parametrize("location", ["gone.bin", "sub/gone.bin", "gone/w.bin"])
+def test_external_data_that_is_missing_is_told_with_where_and_the_cure(
+    source: Path, location: str
+) -> None:
+    assert refusal(source, location) == (
+        f"there is no {location} in {source.parent.resolve()}, beside the model; copy it there, or "
+        "export the model again"
+    )
 
 
 def test_external_data_behind_links_of_any_kind_is_refused(source: Path) -> None:

@@ -5,14 +5,26 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from edge_agent.errors import StorageError, UsageError
-from edge_agent.store.output import check_target, digest, stamp, write_whole, written_folder
+from edge_agent.store.output import (
+    check_file,
+    check_target,
+    digest,
+    is_passed_on,
+    stamp,
+    write_whole,
+    written_file,
+    written_folder,
+)
+from tests.devices_made import device
 
 
 def fill(target: Path, text: str = "{}", *, is_replaced: bool = False) -> None:
@@ -178,3 +190,114 @@ def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"front\.svg: cannot be written: .*; name another file"):
         write_whole(tmp_path / "front.svg", "text")
     assert names(tmp_path) == ["front.svg"]
+
+
+def test_what_a_link_leads_to_is_replaced_and_the_link_stays(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    real = tmp_path / "there" / "real.svg"
+    (tmp_path / "first").symlink_to("there/real.svg")
+    (tmp_path / "second").symlink_to(tmp_path / "first")
+    for text in ("new", "newer"):  # a link that leads nowhere makes its file
+        write_whole(tmp_path / "second", text)
+        assert (real.read_text(), real.is_symlink()) == (text, False)
+    assert (tmp_path / "second").is_symlink()
+    assert (tmp_path / "first").readlink() == Path("there/real.svg")
+    assert names(tmp_path / "there") == ["real.svg"]
+
+
+def test_a_file_that_is_replaced_keeps_who_may_read_it(tmp_path: Path) -> None:
+    target = tmp_path / "front.svg"
+    target.write_text("old")
+    target.chmod(0o600)
+    write_whole(target, "new")
+    assert (target.read_text(), target.stat().st_mode & 0o777) == ("new", 0o600)
+
+
+def test_a_block_that_fails_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    target = tmp_path / "front.svg"
+    target.write_text("old")
+
+    def fail() -> None:
+        with written_file(target) as file:
+            file.write(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert (target.read_text(), names(tmp_path)) == ("old", ["front.svg"])
+
+
+def test_a_fifo_gets_all_of_it_and_stays(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    (tmp_path / "link").symlink_to("fifo")
+    for path in (fifo, tmp_path / "link"):
+        got: list[str] = []
+        reader = threading.Thread(target=lambda got=got: got.append(fifo.read_text()))
+        reader.start()
+        write_whole(path, "x" * 100_000)
+        reader.join()
+        assert got == ["x" * 100_000]
+        assert (fifo.is_fifo(), is_passed_on(path)) == (True, True)
+    assert names(tmp_path) == ["fifo", "link"]
+
+
+def test_a_device_is_written_to_and_a_full_one_is_told(tmp_path: Path) -> None:
+    null, full = device(tmp_path / "null", 3), device(tmp_path / "full", 7)
+    write_whole(null, "text")
+    with pytest.raises(
+        StorageError, match=r"full: cannot be written: No space left .*; free some space, or name"
+    ):
+        write_whole(full, "text")
+    assert null.is_char_device()
+    assert full.is_char_device()
+    assert names(tmp_path) == ["full", "null"]
+
+
+def test_an_open_descriptor_is_written_on_from_where_it_is(tmp_path: Path) -> None:
+    (tmp_path / "stdout").symlink_to("/proc/self/fd/1")
+    script = (
+        "import sys; from pathlib import Path\n"
+        "from edge_agent.store.output import write_whole\n"
+        "print('before', flush=True)\n"
+        "write_whole(Path(sys.argv[1]), 'drawing\\n')\n"
+        "print('after', flush=True)\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "stdout")]
+    with (tmp_path / "out").open("wb") as file:
+        subprocess.run(command, stdout=file, check=True)
+    assert (tmp_path / "out").read_text() == "before\ndrawing\nafter\n"
+    piped = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    assert piped.stdout == b"before\ndrawing\nafter\n"
+    assert names(tmp_path) == ["out", "stdout"]
+    assert is_passed_on(tmp_path / "stdout")
+    assert not is_passed_on(tmp_path / "out")
+
+
+def test_a_socket_is_not_written(tmp_path: Path) -> None:
+    where = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(where))
+        with pytest.raises(UsageError, match=r"--svg .*socket: is a socket, want a file"):
+            check_file("--svg", str(where))
+        with pytest.raises(StorageError, match="cannot be written"):
+            write_whole(where, "text")
+        assert where.is_socket()
+
+
+def test_what_cannot_become_a_file_is_refused_before(tmp_path: Path) -> None:
+    (tmp_path / "round").symlink_to("round")
+    (tmp_path / "lost").symlink_to("gone/x.svg")
+    (tmp_path / "plain").write_text("")
+    for name, says in {
+        ".": "names a folder, want a file",
+        "new/": "names a folder, want a file",
+        "gone/x.svg": "there is no such folder; make it first",
+        "plain/x.svg": "there is no such folder; make it first",
+        "lost": "there is no such folder; make it first",
+        "round": "cannot be written: Too many levels of symbolic links; name another file",
+    }.items():
+        with pytest.raises(UsageError, match=rf"^--svg .*: {says}"):
+            check_file("--svg", f"{tmp_path}/{name}")
+    assert check_file("--svg", f"{tmp_path}/x.svg") == tmp_path / "x.svg"
+    assert (tmp_path / "round").is_symlink()

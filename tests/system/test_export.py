@@ -69,8 +69,8 @@ def test_measured_times_of_a_loaded_model_are_exported_with_its_division(
 def test_what_cannot_be_exported_is_said_before_anything_is_measured(place: Place) -> None:
     file = str(place.folder / "here.toml")
     for arguments, code, text in (
-        (("--export", str(place.folder)), UsageError.exit_code, "want a file in a folder"),
-        (("--export", str(place.folder / "no/x.toml")), UsageError.exit_code, "want a file"),
+        (("--export", str(place.folder)), UsageError.exit_code, "names a folder, want a file"),
+        (("--export", str(place.folder / "no/x.toml")), UsageError.exit_code, "make it first"),
         (("--model", "net"), UsageError.exit_code, "is for --export"),
         (("--export", file, "--model", "net"), AgentUnavailable.exit_code, "needs an agent"),
     ):
