@@ -323,7 +323,8 @@ def _read_file(path: Path, home: Path) -> _FromFile | None:
         return None
     except OSError as error:
         raise UsageError(f"{path}: cannot read the config file: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
+        # Also numbers of thousands of digits, and tables thousands deep.
         raise UsageError(f"{path}: is no TOML file: {error}") from error
     return _Reader(path, home).settings(table)
 

@@ -178,6 +178,8 @@ def test_units_from_the_file_are_used_and_reach_a_child_process(tmp_path: Path) 
             "key specialising.most_shapes: got -1, want a whole number of at least 0",
         ),
         ("socket =", "is no TOML file: "),
+        ("socket = " + "[" * 100_000, "is no TOML file: "),
+        ("limits.most = " + "9" * 5_000, "is no TOML file: "),
         ("planning.probe_s = 0", "key planning.probe_s: got 0, want a number of seconds above 0"),
         ("units = 1", "key units: got 1, want a table for each unit, as [units.cpu]"),
         ("units.cuda = 1", "key units.cuda: got 1, want a table, as [units.cuda]"),

@@ -48,7 +48,8 @@ def decode_statistics(
     is_json = file.endswith(".json")
     try:
         table = _json(text, file) if is_json else tomllib.loads(text)
-    except (json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
+    except (ValueError, RecursionError) as error:
+        # Also numbers of thousands of digits, and tables thousands deep.
         word = "JSON" if is_json else "TOML"
         raise UsageError(f"{file}: is not valid {word}: {error}; correct it there") from error
     if not isinstance(table, dict):

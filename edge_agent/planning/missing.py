@@ -12,7 +12,7 @@ from edge_agent.planning.branches import with_forks
 from edge_agent.planning.labels import Found, best_route
 from edge_agent.planning.mixing import mix
 from edge_agent.planning.mixture import Wish
-from edge_agent.planning.present import is_spared
+from edge_agent.planning.present import spared_text
 from edge_agent.planning.short import bytes_text
 from edge_agent.planning.shortest import Weights, cheapest
 from edge_agent.planning.tables import Tables, tabulate, usable
@@ -47,10 +47,9 @@ def why_infeasible(problem: Problem, target: Target) -> str:
 
 def why_idle(problem: Problem, device: PlannedDevice, target: Target) -> str:
     """Why a device cannot be used at all; empty if it can."""
-    if is_spared(problem, device.id):
-        charge = problem.statistics_of(device.id).battery_fraction
-        least = problem.least_battery_fraction
-        return f"its battery is at {charge:.0%}; it works for others from {least:.0%} on"
+    spared = spared_text(problem, device.id)
+    if spared:
+        return spared
     if not device.times:
         return "it has no latency profile"
     if not usable(problem, device, target):

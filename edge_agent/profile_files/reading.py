@@ -97,7 +97,8 @@ def decode(text: str, file: str) -> DeviceProfile:
     """
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
+        # Also numbers of thousands of digits, and tables thousands deep.
         raise UsageError(f"{file}: is not valid TOML: {error}; correct it there") from error
     return _Reader(file).profile(table)
 

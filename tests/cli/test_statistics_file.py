@@ -70,6 +70,8 @@ def test_json_says_the_same(tmp_path: Path) -> None:
         ("[lab]\nslowdown = { npu = 2 }", "key lab.slowdown.npu: is unknown, want one of cpu, gpu"),
         ("[lab]\nslowdown = { cpu = 0 }", "key lab.slowdown.cpu: got 0, want observed over"),
         ("[lab", "now.toml: is not valid TOML"),
+        ("lab = " + "[" * 100_000, "now.toml: is not valid TOML"),
+        ("lab = " + "9" * 5_000, "now.toml: is not valid TOML"),
     ],
 )
 def test_a_wrong_file_is_refused_with_key_and_cure(text: str, message: str) -> None:
@@ -83,6 +85,8 @@ def test_a_wrong_file_is_refused_with_key_and_cure(text: str, message: str) -> N
     [
         ("[]", "now.json: got no table"),
         ("{", "now.json: is not valid JSON"),
+        ("[" * 100_000, "now.json: is not valid JSON"),
+        ("9" * 5_000, "now.json: is not valid JSON"),
         ('{"lab": {"load": 0.1, "load": 0.9}}', 'now.json: key "load": is given twice in one'),
         ('{"lab": {}, "lab": {"load": 1}}', 'now.json: key "lab": is given twice in one table'),
     ],

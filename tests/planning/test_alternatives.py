@@ -80,7 +80,7 @@ def test_energy_and_bytes_are_told_in_their_own_measure() -> None:
     [
         (
             now(quick_neighbour(), B, battery_fraction=0.1),
-            "its battery is at 10%; it works for others from 20% on",
+            "its battery is at 10 %, and below 20 % a device does no work for others",
         ),
         (with_device(quick_neighbour(), B, times=()), "it has no latency profile"),
         (with_unit(quick_neighbour(), B, banned_because="it is loud"), "cpu: it is loud"),

@@ -41,7 +41,7 @@ def test_a_device_that_may_work_is_not_idle_for_a_reason() -> None:
 def test_a_low_battery_is_told_with_the_charge_that_would_do() -> None:
     made = now(quick_neighbour(), B, battery_fraction=0.07)
     said = why_idle(made, made.device(B), Target.LATENCY)
-    assert said == "its battery is at 7%; it works for others from 20% on"
+    assert said == "its battery is at 7 %, and below 20 % a device does no work for others"
 
 
 def test_a_device_without_a_profile_says_so() -> None:

@@ -185,3 +185,9 @@ def test_a_file_is_read_like_its_text(tmp_path: Path) -> None:
     file = tmp_path / "board.toml"
     file.write_text(WHOLE, "utf-8")
     assert reading.load(file) == _read()
+
+
+@pytest.mark.parametrize("text", ["version =", "version = " + "[" * 100_000, "x = " + "9" * 5_000])
+def test_what_is_no_toml_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"board\.toml: is not valid TOML: .*; correct it there"):
+        _read(text)
