@@ -55,6 +55,8 @@ def plan(problem: Problem, target: Target, effort: float = EFFORT) -> Distributi
     processor; the more, the smaller the gap. Equal inputs give equal answers.
     """
     found = _searched(problem, target, effort)
+    if isinstance(found, _Nothing) and not found.is_certain:
+        found = _instead(problem, target, effort) or found
     if isinstance(found, Distribution):
         return found
     reason = why_infeasible(problem, target)
@@ -62,26 +64,13 @@ def plan(problem: Problem, target: Target, effort: float = EFFORT) -> Distributi
 
 
 def attempt(problem: Problem, target: Target, effort: float = EFFORT) -> Distribution | None:
-    """As `plan`, but nothing is said of why there is none, which takes time of its own."""
+    """As `plan`, but where nothing is found no other search is tried, and nothing is said of why
+    there is none: both take time of their own."""
     found = _searched(problem, target, effort)
     return found if isinstance(found, Distribution) else None
 
 
 def _searched(problem: Problem, target: Target, effort: float) -> Distribution | _Nothing:
-    found = _searched_for(problem, target, effort)
-    if isinstance(found, Distribution) or found.is_certain:
-        return found
-    # Where memory is tight, what one search misses another one may meet.
-    for other in _OTHERS:
-        if other is target:
-            continue
-        instead = _searched_for(problem, other, effort)
-        if isinstance(instead, Distribution):
-            return replace(instead, target=target, bound=_nothing_known(target))
-    return found
-
-
-def _searched_for(problem: Problem, target: Target, effort: float) -> Distribution | _Nothing:
     tables = tables_of(problem, target, is_whole=False)
     if tables is None:
         return _Nothing(is_certain=True)
@@ -90,6 +79,15 @@ def _searched_for(problem: Problem, target: Target, effort: float) -> Distributi
     )
     found = search.run()
     return search.distribution(found) if isinstance(found, _Found) else found
+
+
+def _instead(problem: Problem, target: Target, effort: float) -> Distribution | None:
+    """What another search finds: where memory is tight, it may meet what one misses."""
+    for other in _OTHERS:
+        found = None if other is target else attempt(problem, other, effort)
+        if found is not None:
+            return replace(found, target=target, bound=_nothing_known(target))
+    return None
 
 
 def _nothing_known(target: Target) -> float:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from edge_agent.distributions import Distribution
-from edge_agent.planning.planner import attempt
+from edge_agent.planning.planner import attempt, plan
 from edge_agent.plans import Target
 from edge_agent.problems import Problem
 from edge_agent.profiles import SegmentTimes
@@ -74,7 +74,7 @@ def _times(segment_s: list[float], threads: int) -> SegmentTimes:
 
 @pytest.mark.parametrize("target", Target)
 def test_a_division_that_is_hard_to_find_is_found_for_every_target(target: Target) -> None:
-    found = attempt(_transformer(7.5, 7.5, 4.875), target, EFFORT)
+    found = plan(_transformer(7.5, 7.5, 4.875), target, EFFORT)
     assert isinstance(found, Distribution)
     assert found.target is target
 
