@@ -72,8 +72,9 @@ def _times(segment_s: list[float], threads: int) -> SegmentTimes:
     )
 
 
-@pytest.mark.parametrize("target", Target)
-def test_a_division_that_is_hard_to_find_is_found_for_every_target(target: Target) -> None:
+# The searches for these find nothing themselves; the others do.
+@pytest.mark.parametrize("target", [Target.THROUGHPUT, Target.ENERGY])
+def test_a_division_that_is_hard_to_find_is_found_all_the_same(target: Target) -> None:
     found = plan(_transformer(7.5, 7.5, 4.875), target, EFFORT)
     assert isinstance(found, Distribution)
     assert found.target is target
