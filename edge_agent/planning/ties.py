@@ -20,7 +20,8 @@ from edge_agent.planning.tables import Tables
 _PENALTY = 1e6
 """For what is not served, in units of the time of the slowest route."""
 _SHORT = 80
-"""Segments of a model of which further routes are looked for."""
+"""Segments of a model for which other routes are looked at, and fewer are tried: of long ones that
+takes too long."""
 _ROUNDS = 20
 _ROOM = 1e-13
 """As much as sums of floats may leave of a limit."""
@@ -39,10 +40,9 @@ def quickest_as_fast(
         return shares
     hurried = _Hurried(tables=tables, caps=caps, shares=shares)
     hurried.add([column for column, _ in shares])
-    if others is not None:
+    if others is not None and hurried.is_short:
         hurried.add(others)
-        if tables.places <= _SHORT:
-            hurried.look_further()
+        hurried.look_further()
     return hurried.best()
 
 
@@ -58,6 +58,11 @@ class _Hurried:
     def __post_init__(self) -> None:
         self.busiest_s = _busiest_s(self.shares)
         self.slowest_s = max(column.amounts.seconds for column, _ in self.shares)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether there is time to look at more than the routes that are there."""
+        return self.tables.places <= _SHORT
 
     def add(self, columns: Sequence[Column]) -> bool:
         """Whether there was one among them that is new and no slower than the slowest by now."""
@@ -102,6 +107,8 @@ class _Hurried:
             else:
                 enough = middle
         found = self._shared(able[:enough])
+        if not self.is_short:
+            return found or self.shares
         for column, _ in reversed(found):
             fewer = self._shared([other for other, _ in found if other is not column])
             found = fewer or found
