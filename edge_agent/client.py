@@ -406,7 +406,7 @@ class Client:
             is_pareto=is_pareto,
         )
         found = self._ask(message, Distributions)
-        # What only this needs would take a quarter of the time that importing the Client takes.
+        # Only this needs it, and importing the Client should not take longer for that.
         from edge_agent.wire.routes import unpack
 
         return unpack(found.planned)

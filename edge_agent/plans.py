@@ -28,6 +28,8 @@ class Target(StrEnum):
 
 SERVED_TARGETS = (Target.LATENCY, Target.THROUGHPUT)
 """What a loaded model can be measured and verified for."""
+ADDITIVE = (Target.LATENCY, Target.ENERGY, Target.BYTES)
+"""Those of which what the steps of a route cost adds up."""
 
 
 UNITS: Mapping[Target, str] = MappingProxyType(

@@ -14,7 +14,7 @@ from edge_agent.planning.planner import attempt, tables_of
 from edge_agent.planning.short import bytes_text
 from edge_agent.planning.shortest import Paths, Weights, cheapest
 from edge_agent.planning.tables import Floats, Tables
-from edge_agent.plans import Target
+from edge_agent.plans import ADDITIVE, Target
 from edge_agent.problems import Problem, SegmentPin
 
 EFFORT = 300_000.0
@@ -96,7 +96,7 @@ def _measure(tables: Tables, target: Target) -> tuple[Weights, Callable[[float],
         case Target.BYTES:
             return replace(none, size_bytes=none.size_bytes + 1.0), bytes_text
         case Target.LATENCY | Target.THROUGHPUT | Target.MEMORY:
-            return replace(none, seconds=none.seconds + 1.0), lambda s: f"{s * 1e3:.4g} ms"
+            return Weights.of_time(tables), lambda s: f"{s * 1e3:.4g} ms"
 
 
 def forward(paths: Paths) -> Floats:
@@ -135,7 +135,7 @@ def runner_up(problem: Problem, found: Distribution) -> Distribution | None:
 
 def _with_each(problem: Problem, found: Distribution) -> Iterator[Problem]:
     """With a segment pinned to each device that is not used, the one that is cheapest there."""
-    if found.target not in (Target.LATENCY, Target.ENERGY, Target.BYTES):
+    if found.target not in ADDITIVE:
         return
     sought = _Sought.of(problem, found.target)
     for device in problem.devices:

@@ -132,8 +132,7 @@ def _needed(tables: Tables, offered: Sequence[Schedule]) -> list[PlacedFork]:
     """Of the quickest ways those that the quickest route of all meets if every other one takes no
     longer than its bound: no other one can be on a quicker route."""
     widened = _widened(tables, [_at_best(tables, schedule) for schedule in offered])
-    none = Weights.none(widened)
-    costs = weigh(widened, replace(none, seconds=none.seconds + 1.0))
+    costs = weigh(widened, Weights.of_time(widened))
     forks = widened.forks
     known = {(schedule.index, tables.devices[schedule.home]): schedule for schedule in offered}
     found: dict[tuple[int, DeviceId], PlacedFork | None] = {}

@@ -15,7 +15,7 @@ from edge_agent.planning.mixture import Wish
 from edge_agent.planning.present import spared_text
 from edge_agent.planning.short import bytes_text
 from edge_agent.planning.shortest import Weights, cheapest
-from edge_agent.planning.tables import Tables, tabulate, usable
+from edge_agent.planning.tables import Tables, is_at_rate, tabulate, usable
 from edge_agent.plans import Bound, Target
 from edge_agent.problems import PlannedDevice, Problem
 
@@ -41,7 +41,8 @@ def why_infeasible(problem: Problem, target: Target) -> str:
     if not np.isfinite(paths.totals[0]):
         return _unlinked(problem, tables)
     forked = with_forks(tables, target, is_quickest=False)
-    alone = with_forks(_for_one_request(tables), target, is_quickest=False)
+    single = _for_one_request(tables, target)
+    alone = forked if single is tables else with_forks(single, target, is_quickest=False)
     return _over_budget(alone) or _over_bound(forked) or _out_of_bounds(problem, forked)
 
 
@@ -145,8 +146,6 @@ def _need(tables: Tables, pool: int) -> _Need | None:
     """What is missing in one memory, as little as is found; None: more there alone is no help."""
     weights = Weights.none(tables)
     weights.memory[0, pool] = 1.0
-    none = Weights.none(tables)
-    quickest = replace(none, seconds=none.seconds + 1.0)
     budgets = tables.budgets.copy()
     budgets[pool] = np.inf
     caps = replace(Caps.none(tables), memory=budgets)
@@ -160,7 +159,9 @@ def _need(tables: Tables, pool: int) -> _Need | None:
             break
         budgets[pool] = (enough + least) / 2.0
         # Another search than before, which may find what that one did not.
-        tried = best_route(tables, quickest, replace(caps, memory=budgets), effort=_EFFORT)
+        tried = best_route(
+            tables, Weights.of_time(tables), replace(caps, memory=budgets), effort=_EFFORT
+        )
         if tried.pieces is not None:
             enough = float(amounts(tables, tried.pieces).memory[pool])
         elif np.isinf(tried.bound):
@@ -171,9 +172,12 @@ def _need(tables: Tables, pool: int) -> _Need | None:
     return _Need(pool=tables.pools[pool], more_bytes=enough - own, is_least=is_least)
 
 
-def _for_one_request(tables: Tables) -> Tables:
+def _for_one_request(tables: Tables, target: Target) -> Tables:
     """One request at a time needs the least memory, and of its configurations there are fewer."""
-    alone = tabulate(tables.problem, Target.LATENCY)
+    problem = tables.problem
+    if is_at_rate(problem, target) == is_at_rate(problem, Target.LATENCY):
+        return tables
+    alone = tabulate(problem, Target.LATENCY)
     return alone if alone is not None and alone.devices == tables.devices else tables
 
 

@@ -27,10 +27,10 @@ _SMOOTHED = 0.7
 _MOST_STARTS = 4
 """From how many devices on routes are taken from a sweep of a short model: of a long one, finding
 them takes as long as another sweep."""
-_SHORT = 80
+SHORT = 80
 """So many segments are short."""
 _SINGLES = ("seconds", "joules", "size_bytes")
-_PENALTY = 1e6
+PENALTY = 1e6
 """For what is not served, in units of the cost of a good mixture."""
 
 
@@ -51,6 +51,14 @@ class Column:
 
 Shares = tuple[tuple[Column, float], ...]
 """Routes with their shares of the traffic, the greatest first."""
+
+
+def shares_of(columns: Sequence[Column], parts: Floats) -> Shares:
+    """Those of the routes that have a part, (columns,), above what floats leave, as shares that add
+    up to 1."""
+    order = sorted(np.flatnonzero(parts > CLOSE).tolist(), key=lambda i: (-parts[i], i))
+    whole = float(parts[order].sum())
+    return tuple((columns[i], float(parts[i]) / whole) for i in order)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +224,7 @@ class Relaxation:
         costs = np.array([self.wish.cost(column.amounts) for column in self.columns])
         self.cost_scale = float(solution @ costs) or 1.0
         self._packing.reprice(-costs / self.cost_scale)
-        self._packing.use_up(len(self._packing.limits) - 1, _PENALTY)
+        self._packing.use_up(len(self._packing.limits) - 1, PENALTY)
         self.spent += self._pivoted()
 
     def _pivoted(self) -> float:
@@ -255,10 +263,7 @@ class Relaxation:
         total = float(solution.sum())
         if total <= 0.0:
             return ()
-        parts = solution / total
-        order = sorted(np.nonzero(parts > CLOSE)[0].tolist(), key=lambda i: (-parts[i], i))
-        whole = float(parts[order].sum())
-        return tuple((self.columns[i], float(parts[i]) / whole) for i in order)
+        return shares_of(self.columns, solution / total)
 
     def _price(self, prices: Floats) -> int:
         """Look for routes that are worth more than they cost at each row of `prices`, and take
@@ -285,7 +290,7 @@ class Relaxation:
     def _routes(self, paths: Paths, b: int) -> list[Pieces]:
         """The cheapest route, and those that begin elsewhere and may be worth it as well."""
         starts = paths.starts(b)
-        most = _MOST_STARTS if self.tables.places <= _SHORT else 1
+        most = _MOST_STARTS if self.tables.places <= SHORT else 1
         cheap = np.argsort(starts, kind="stable")[:most]
         return [paths.pieces(b, int(d)) for d in cheap if d == cheap[0] or starts[d] < 1.0]
 

@@ -21,7 +21,7 @@ from edge_agent.planning.amounts import CLOSE, amounts
 from edge_agent.planning.metrics import evaluate
 from edge_agent.planning.planner import EFFORT, attempt, caps_of, plan, tables_of
 from edge_agent.planning.shortest import Weights, as_route, cheapest
-from edge_agent.plans import Bound, Target
+from edge_agent.plans import ADDITIVE, Bound, Target
 from edge_agent.problems import Problem
 
 _WEIGHTINGS = 16
@@ -32,7 +32,6 @@ _POINT_EFFORT = 0.06
 _MOST_GAPS = int(1.0 / _POINT_EFFORT)
 _NEAR = 0.01
 """Neighbours closer than this, as a share of the range of a target, have no gap."""
-_ADDITIVE = (Target.LATENCY, Target.ENERGY, Target.BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +104,7 @@ class _Front:
 
     def weighted(self) -> None:
         """Routes of weighted sums of the additive targets."""
-        additive = [target for target in self.targets if target in _ADDITIVE]
+        additive = [target for target in self.targets if target in ADDITIVE]
         if len(additive) < 2 or not self.points:
             return
         tables = tables_of(self.problem, additive[0])

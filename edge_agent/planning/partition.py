@@ -156,8 +156,7 @@ class _Counted:
 
     def work(self) -> Weights:
         """The work in all counts."""
-        none = Weights.none(self.tables)
-        return replace(none, seconds=none.seconds + 1.0)
+        return Weights.of_time(self.tables)
 
     def ranked(self, pieces: Pieces, target: Target) -> _Ranked:
         """A plan with its exact rank."""

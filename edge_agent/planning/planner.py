@@ -33,7 +33,7 @@ from edge_agent.planning.labels import best_route
 from edge_agent.planning.metrics import evaluate
 from edge_agent.planning.missing import why_infeasible
 from edge_agent.planning.mixing import Mixed, mix
-from edge_agent.planning.mixture import Wish
+from edge_agent.planning.mixture import SHORT, Wish
 from edge_agent.planning.shortest import Pieces, Weights, as_route, cheapest
 from edge_agent.planning.tables import Floats, Tables, is_at_rate, tabulate
 from edge_agent.planning.ties import quickest_as_fast
@@ -44,8 +44,8 @@ EFFORT = 2_000_000.0
 """About two seconds of a desktop processor, for the searches that may take any time."""
 _OTHERS = (Target.LATENCY, Target.MEMORY)
 """What is searched for instead, where nothing was found, but there may be something."""
-_SHORT, _NEAR = 80, 0.01
-"""Segments of a model that is not long; a gap that is left of a long one's mixture."""
+_NEAR = 0.01
+"""A gap that is left of a long model's mixture."""
 
 
 def plan(problem: Problem, target: Target, effort: float = EFFORT) -> Distribution | Infeasible:
@@ -277,7 +277,7 @@ class _Search:
     def _near(self) -> float:
         """How near its bound a mixture is good enough: of a long model one route alone takes long
         to find."""
-        return CLOSE if self.tables.places <= _SHORT else _NEAR
+        return CLOSE if self.tables.places <= SHORT else _NEAR
 
     def _one_at_rate(self, aim: Aim) -> _Outcome:
         """The cheapest route that reaches the rate alone."""
@@ -342,8 +342,7 @@ class _Search:
         return tied if is_as_good and after.seconds < before.seconds else pieces
 
     def _quickest(self) -> _Outcome:
-        none = Weights.none(self.tables)
-        weights = replace(none, seconds=none.seconds + 1.0)
+        weights = Weights.of_time(self.tables)
         pieces, least = self._alone(weights, self.caps)
         if pieces is None:
             return _Nothing(is_certain=bool(np.isinf(least)))
@@ -368,8 +367,7 @@ class _Search:
         if self.rate and not self._serves(found.routes):
             return self._at_rate(Bottleneck.MEMORY, least)
         needed = evaluate(self.problem, found.routes).peak_memory_bytes
-        none = Weights.none(self.tables)
-        weights = replace(none, seconds=none.seconds + 1.0)
+        weights = Weights.of_time(self.tables)
         pieces, _ = self._alone(weights, replace(self._with_rate(), memory=self._at_most(needed)))
         if pieces is None:
             return found

@@ -10,7 +10,7 @@ long for one as for ten.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -47,6 +47,12 @@ class Weights:
             loads=np.zeros((count, len(tables.resources))),
             memory=np.zeros((count, len(tables.pools))),
         )
+
+    @classmethod
+    def of_time(cls, tables: Tables) -> Weights:
+        """The seconds of a request count, and nothing else."""
+        none = cls.none(tables)
+        return replace(none, seconds=none.seconds + 1.0)
 
     @property
     def rows(self) -> Floats:

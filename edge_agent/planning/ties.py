@@ -12,16 +12,18 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from edge_agent.planning.amounts import CLOSE, Caps
-from edge_agent.planning.mixture import Column, Shares, columns_of
+from edge_agent.planning.mixture import (
+    PENALTY,
+    SHORT,
+    Column,
+    Shares,
+    columns_of,
+    shares_of,
+)
 from edge_agent.planning.packing import Packing
 from edge_agent.planning.shortest import Pieces, Weights, cheapest
 from edge_agent.planning.tables import Tables
 
-_PENALTY = 1e6
-"""For what is not served, in units of the time of the slowest route."""
-_SHORT = 80
-"""Segments of a model for which other routes are looked at, and fewer are tried: of long ones that
-takes too long."""
 _ROUNDS = 20
 _ROOM = 1e-13
 """As much as sums of floats may leave of a limit."""
@@ -61,8 +63,8 @@ class _Hurried:
 
     @property
     def is_short(self) -> bool:
-        """Whether there is time to look at more than the routes that are there."""
-        return self.tables.places <= _SHORT
+        """Whether there is time to look at other routes and to try fewer."""
+        return self.tables.places <= SHORT
 
     def add(self, columns: Sequence[Column]) -> bool:
         """Whether there was one among them that is new and no slower than the slowest by now."""
@@ -82,12 +84,10 @@ class _Hurried:
             if programme is None:
                 return
             self._hurry(programme, columns)
-            weights = Weights.none(self.tables)
-            prices = programme.duals[None, :-1]
             weights = replace(
-                weights,
-                loads=prices / self.busiest_s,
-                seconds=weights.seconds + 1.0 / self.slowest_s,
+                Weights.none(self.tables),
+                loads=programme.duals[None, :-1] / self.busiest_s,
+                seconds=np.array([1.0 / self.slowest_s]),
             )
             paths = cheapest(self.tables, weights)
             starts = np.flatnonzero(np.isfinite(paths.starts())).tolist()
@@ -121,10 +121,7 @@ class _Hurried:
         if programme is None:
             return ()
         self._hurry(programme, columns)
-        parts = programme.solution
-        kept = sorted(np.flatnonzero(parts > CLOSE).tolist(), key=lambda i: (-parts[i], i))
-        whole = float(parts[kept].sum())
-        found = tuple((columns[i], float(parts[i]) / whole) for i in kept)
+        found = shares_of(columns, programme.solution)
         return found if _busiest_s(found) <= self.busiest_s * (1.0 + CLOSE) else ()
 
     def _served(self, columns: Sequence[Column]) -> Packing | None:
@@ -142,7 +139,7 @@ class _Hurried:
         """From the highest rate to the least mean time at the rate that is asked."""
         seconds = np.array([column.amounts.seconds for column in columns])
         programme.reprice(-seconds / self.slowest_s)
-        programme.use_up(len(programme.limits) - 1, _PENALTY)
+        programme.use_up(len(programme.limits) - 1, PENALTY)
         programme.solve()
 
 
