@@ -200,7 +200,11 @@ def test_plugin_packages_are_listed_with_what_they_bring(home: Home) -> None:
     ("does", "text"),
     [
         ("import os; os.abort()", "asking it what it brings was ended by SIGABRT"),
-        ("import signal; signal.pause()", "asking it what it brings did not end within 2 s"),
+        pytest.param(
+            "import signal; signal.pause()",
+            "asking it what it brings did not end within 2 s",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_a_plugin_package_that_breaks_python_is_refused_and_the_processor_works(

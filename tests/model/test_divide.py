@@ -408,6 +408,7 @@ def test_a_transformer_is_divided_between_its_blocks_only(tmp_path: Path) -> Non
     assert {c.crossing_bytes for c in found.cuts} == {32 * 16 * 4}
 
 
+@pytest.mark.long
 def test_four_thousand_nodes_are_divided_with_twice_the_work_of_two_thousand(
     tmp_path: Path,
 ) -> None:

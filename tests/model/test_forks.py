@@ -358,6 +358,7 @@ def test_a_branch_takes_the_defaults_that_it_reads_and_skips_the_nodes_between(
     np.testing.assert_array_equal(changed["y"], -3 * x)
 
 
+@pytest.mark.long
 def test_forks_of_four_thousand_nodes_are_found_in_proportion(tmp_path: Path) -> None:
     """A mask that every layer reads is alive from the first to the last of them."""
     nodes, last = [], "x"

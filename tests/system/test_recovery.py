@@ -21,7 +21,7 @@ from tests.system.running import Place, RunningAgent, stopped, wait_until, worke
 
 CLIENTS = 4
 REQUESTS_EACH = 50
-ROWS = [1, 20_000]
+ROWS = [pytest.param(1, marks=pytest.mark.long), 20_000]
 """Of an input of 12 bytes a row: through the socket, and through shared memory."""
 
 
