@@ -67,6 +67,7 @@ from edge_agent.wire.messages import (
     Models,
     Plan,
     PlanInMaking,
+    Progress,
     Replan,
     Result,
     Status,
@@ -117,6 +118,10 @@ class Link:
     def close(self) -> None:
         """Close the connection."""
         self.stream.close()
+
+
+def _unheard(_fraction: float, _what: str) -> None:
+    """Nobody wants to know how far it is."""
 
 
 class Client:
@@ -345,7 +350,7 @@ class Client:
         model: str,
         shapes: Mapping[str, Shape] | None = None,
         *,
-        on_progress: Callable[[float, str], None] = lambda _fraction, _what: None,
+        on_progress: Callable[[float, str], None] = _unheard,
     ) -> ExecutionPlan:
         """The plan of a model, with everything that explains it.
 
@@ -375,6 +380,7 @@ class Client:
         *,
         is_pareto: bool = False,
         bounds: Mapping[Target | str, float] | None = None,
+        on_progress: Callable[[float, str], None] = _unheard,
     ) -> Planned:
         """The best distribution of a loaded model for each target, over this device as it was
         measured, with what each is predicted to give.
@@ -388,6 +394,7 @@ class Client:
             is_pareto: also the Pareto set over the targets, of which there are two then, or more.
             bounds: limits by target, in seconds, requests per second, joules or bytes: at most so
                 much, of the throughput at least.
+            on_progress: takes how far it is, 0 to 1, and what comes next, each time that is news.
 
         Raises:
             UnknownModel: no model has that name, or it was unloaded meanwhile.
@@ -405,7 +412,7 @@ class Client:
             bounds=bounds_of(bounds or {}),
             is_pareto=is_pareto,
         )
-        found = self._ask(message, Distributions)
+        found = self._ask(message, Distributions, on_progress)
         # Only this needs it, and importing the Client should not take longer for that.
         from edge_agent.wire.routes import unpack
 
@@ -424,15 +431,22 @@ class Client:
         """
         self._ask(Unload(model=model), Done)
 
-    def _ask(self, message: ClientMessage, want: type[M]) -> M:
-        return _wanted(self._asked(message), want)
+    def _ask(
+        self,
+        message: ClientMessage,
+        want: type[M],
+        on_progress: Callable[[float, str], None] = _unheard,
+    ) -> M:
+        return _wanted(self._asked(message, on_progress), want)
 
-    def _asked(self, message: ClientMessage) -> AgentMessage:
+    def _asked(
+        self, message: ClientMessage, on_progress: Callable[[float, str], None] = _unheard
+    ) -> AgentMessage:
         try:
             # An idle connection may lead to an agent that has ended, and what is asked here must
             # not be asked twice.
             link = Link(self._connect(), None)
-            answer, _ = self._exchange(link, message, (), None)
+            answer, _ = self._exchange(link, message, (), None, on_progress)
         except local.ConnectionLost as error:
             raise AgentUnavailable(
                 f"the agent at {self._path} ended before it answered: {error}"
@@ -441,14 +455,23 @@ class Client:
         return answer
 
     def _exchange(
-        self, link: Link, message: ClientMessage, tensors: Sequence[Buffer], until_s: float | None
+        self,
+        link: Link,
+        message: ClientMessage,
+        tensors: Sequence[Buffer],
+        until_s: float | None,
+        on_progress: Callable[[float, str], None] = _unheard,
     ) -> tuple[AgentMessage, Buffer]:
         """Send and receive; the link is closed if that fails, or if what is asked fails while
         somebody may still write into its memory."""
         try:
             link.send(self._codec.encode(message), tensors, until_s)
-            raw, payload = link.stream.receive(until_s)
-            answer: AgentMessage = decode(self._codec.from_agent, raw)
+            while True:
+                raw, payload = link.stream.receive(until_s)
+                answer: AgentMessage = decode(self._codec.from_agent, raw)
+                if not isinstance(answer, Progress):
+                    break
+                on_progress(answer.fraction, answer.what)
         except BaseException:
             link.close()
             raise

@@ -41,6 +41,7 @@ from edge_agent.wire.messages import (
     Infer,
     Load,
     Models,
+    Progress,
     Replan,
     Result,
     Unload,
@@ -509,6 +510,21 @@ def test_distributions_are_asked_for_as_the_caller_said() -> None:
                 is_pareto=True,
             )
         ]
+
+
+def test_how_far_the_planner_is_reaches_the_caller_before_its_answer() -> None:
+    planned = answer(problem(), (Target.LATENCY,))
+
+    def tells(asked: Asked) -> None:
+        asked.answer(Progress(fraction=0.25, what="a quarter"))
+        asked.answer(Progress(fraction=0.5, what="half"))
+        asked.answer(Distributions(pack(planned)))
+
+    told: list[tuple[float, str]] = []
+    with FakeAgent(tells) as agent, Client(agent.path) as client:
+        got = client.distributions("m", on_progress=lambda *present: told.append(present))
+        assert client.distributions("m") == got == planned
+    assert told == [(0.25, "a quarter"), (0.5, "half")]
 
 
 def test_the_wrong_answer_to_a_question_is_a_protocol_error() -> None:

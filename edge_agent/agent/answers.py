@@ -35,6 +35,7 @@ from edge_agent.wire.messages import (
     Models,
     Plan,
     PlanInMaking,
+    Progress,
     Replan,
     Status,
     Unload,
@@ -77,7 +78,7 @@ class Answers:
     def _answer(self, message: ClientMessage, reply: Callable[[Message], None]) -> None:
         answer: Message
         try:
-            answer = self._do(message)
+            answer = self._do(message, reply)
         except EdgeAgentError as error:
             answer = Failure(request=None, code=error.code, message=error_text(error))
         except Exception:
@@ -85,7 +86,7 @@ class Answers:
             answer = Failure(request=None, code="error", message="the agent failed: see its log")
         reply(answer)
 
-    def _do(self, message: ClientMessage) -> Message:
+    def _do(self, message: ClientMessage, report: Callable[[Progress], None]) -> Message:
         match message:
             case Load():
                 return Models(models=(self._state(self._controller.load(message)),))
@@ -99,7 +100,7 @@ class Answers:
             case AskPlan(model=name, shapes=shapes):
                 return self._plan_for(name, dict(shapes or ()))
             case AskDistributions():
-                return self._distributions(message)
+                return self._distributions(message, report)
             case AskModels():
                 return Models(models=self._states())
             case AskStatus():
@@ -116,12 +117,14 @@ class Answers:
         found = self._controller.specialiser.plan_for(loaded, shapes)
         return found if isinstance(found, PlanInMaking) else Plan(plan=found)
 
-    def _distributions(self, message: AskDistributions) -> Distributions:
+    def _distributions(
+        self, message: AskDistributions, report: Callable[[Progress], None]
+    ) -> Distributions:
         while True:
             loaded = self._controller.loaded(message.model)
             answer: Distributions | EdgeAgentError
             try:
-                answer = self._distributions_of(loaded, message)
+                answer = self._distributions_of(loaded, message, report)
             except EdgeAgentError as error:
                 answer = error
             # What was measured goes with the model. By now its name may stand for none, or for
@@ -132,7 +135,9 @@ class Answers:
             raise answer
         return answer
 
-    def _distributions_of(self, loaded: Loaded, message: AskDistributions) -> Distributions:
+    def _distributions_of(
+        self, loaded: Loaded, message: AskDistributions, report: Callable[[Progress], None]
+    ) -> Distributions:
         plan = _plan_of(loaded)
         if plan.plain_s is None:
             raise BadRequest(f'model "{message.model}" was not measured: {plan.reason}')
@@ -143,7 +148,8 @@ class Answers:
                 targets=message.targets,
                 bounds=message.bounds,
                 is_pareto=message.is_pareto,
-            )
+            ),
+            report=report,
         )
 
     def _states(self) -> tuple[ModelState, ...]:

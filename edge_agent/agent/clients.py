@@ -36,6 +36,7 @@ from edge_agent.wire.messages import (
     Failure,
     Infer,
     Message,
+    Progress,
     Result,
     decode,
     error_text,
@@ -57,7 +58,8 @@ class Control(Protocol):
     """Takes every message that is no inference request."""
 
     def handle(self, message: ClientMessage, reply: Callable[[Message], None]) -> None:
-        """Deal with it on another thread; `reply` may be called from any thread, once."""
+        """Deal with it on another thread; `reply` may be called from any thread: any number of
+        times with `Progress`, and then once with the answer."""
         ...
 
 
@@ -448,13 +450,14 @@ class Clients:
     def _reply_to(self, connection: ClientConnection) -> Callable[[Message], None]:
         connection.replies_due += 1
 
-        def send(encoded: bytes) -> None:
-            connection.replies_due -= 1
+        def send(encoded: bytes, *, is_last: bool) -> None:
+            connection.replies_due -= is_last
             self._send(connection, encoded)
 
         def reply(message: Message) -> None:
             encoded = self._codec.encode(message)
-            self._post(lambda: send(encoded))
+            is_last = not isinstance(message, Progress)
+            self._post(lambda: send(encoded, is_last=is_last))
 
         return reply
 

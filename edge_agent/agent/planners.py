@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from edge_agent import clock
@@ -59,8 +59,10 @@ class Planner:
         """Whether its process runs."""
         return self._child.process.poll() is None
 
-    def ask(self, message: PlannerRequest, limit_s: float) -> Distributions:
-        """What it answers.
+    def ask(
+        self, message: PlannerRequest, limit_s: float, report: Callable[[Progress], None]
+    ) -> Distributions:
+        """What it answers; `report` takes how far it is.
 
         Raises:
             DeadlineExceeded: it took longer than `limit_s`; it is of no more use.
@@ -83,6 +85,7 @@ class Planner:
                 told: PlannerMessage = decode(FROM_PLANNER, raw)
                 match told:
                     case Progress(fraction=fraction, what=what):
+                        report(told)
                         reached = f"it was {fraction:.0%} through, at {what}"
                     case Failure(code=code, message=text):
                         raise error_from_code(code, text)
@@ -134,10 +137,15 @@ class Planners:
         with self._changing:
             return None if self._planner is None else self._planner.pid
 
-    def ask(self, message: PlannerRequest, limit_s: float | None = None) -> Distributions:
+    def ask(
+        self,
+        message: PlannerRequest,
+        limit_s: float | None = None,
+        report: Callable[[Progress], None] = lambda _: None,
+    ) -> Distributions:
         """What the planner answers; blocks until it does, after those who asked before.
 
-        It may take `limit_s`; None: `planning.planner_s`.
+        It may take `limit_s`; None: `planning.planner_s`. `report` takes how far it is.
 
         Raises:
             Busy: too many others wait.
@@ -151,7 +159,8 @@ class Planners:
             planner = self._take()
             is_sound = False
             try:
-                answer = planner.ask(message, limit_s or self._settings.planning.planner_s)
+                limit_s = limit_s or self._settings.planning.planner_s
+                answer = planner.ask(message, limit_s, report)
                 is_sound = True
                 return answer
             except local.ConnectionLost as error:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 
 from edge_agent.cli.awaiting import awaited_plan
-from edge_agent.cli.output import client_of, print_json, print_table, size_text
+from edge_agent.cli.output import PatientProgress, client_of, print_json, print_table, size_text
 from edge_agent.cli.plan_options import asked_targets, parse_bounds
 from edge_agent.distributions import Distribution, Infeasible, Planned
 from edge_agent.errors import EdgeAgentError, UsageError
@@ -32,9 +32,15 @@ def run(options: argparse.Namespace) -> int:
     }
     with client_of(options) as client:
         awaited_plan(client, options.model)
-        planned = client.distributions(
-            options.model, targets, is_pareto=options.pareto, bounds=bounds
-        )
+        with PatientProgress() as progress:
+            progress.say("asking the planner of the agent")
+            planned = client.distributions(
+                options.model,
+                targets,
+                is_pareto=options.pareto,
+                bounds=bounds,
+                on_progress=lambda fraction, what: progress.say(what, fraction),
+            )
     if options.json:
         print_json(planned)
     else:

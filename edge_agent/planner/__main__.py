@@ -11,12 +11,14 @@ import os
 import socket
 import sys
 import threading
+from contextlib import suppress
 
 from edge_agent.config import Settings, decode_settings
 from edge_agent.distributions import Planned
 from edge_agent.errors import EdgeAgentError
 from edge_agent.planner.answering import Report, answer
 from edge_agent.planner.loaded import problem_of
+from edge_agent.planner.telling import Telling
 from edge_agent.store.profiled import ProfiledStore
 from edge_agent.transport import local
 from edge_agent.wire.messages import (
@@ -50,9 +52,11 @@ def _planned(message: PlannerRequest, settings: Settings, report: Report) -> Pla
     )
 
 
-def _answer(raw: bytes, settings: Settings, report: Report) -> Message:
+def _answer(raw: bytes, settings: Settings, tell: Report) -> Message:
     try:
-        return Distributions(pack(_planned(decode(TO_PLANNER, raw), settings, report)))
+        with Telling(tell) as telling:
+            planned = _planned(decode(TO_PLANNER, raw), settings, telling.report)
+        return Distributions(pack(planned))
     except EdgeAgentError as error:
         return Failure(request=None, code=error.code, message=error_text(error))
     except (Exception, MemoryError) as error:
@@ -76,13 +80,15 @@ def main(arguments: list[str]) -> None:
         stream, codec = local.FrameStream(connected), Codec()
         threading.Thread(target=_end_with, args=(stream,), daemon=True).start()
 
-        def report(fraction: float, what: str) -> None:
-            stream.send(codec.encode(Progress(fraction=fraction, what=what)))
+        def tell(fraction: float, what: str) -> None:
+            # An agent that is gone is noticed where the answer is sent.
+            with suppress(local.ConnectionLost):
+                stream.send(codec.encode(Progress(fraction=fraction, what=what)))
 
         while True:
             try:
                 raw, _ = stream.receive()
-                stream.send(codec.encode(_answer(raw, settings, report)))
+                stream.send(codec.encode(_answer(raw, settings, tell)))
             except local.ConnectionLost:
                 return
 

@@ -217,8 +217,24 @@ class Done(Message, frozen=True, tag="done"):
     detail: Text
 
 
+class Progress(Message, frozen=True, tag="progress"):
+    """How far is what was asked, 0 to 1, and what comes next; the answer follows."""
+
+    fraction: float
+    what: Text
+
+
 AgentMessage = (
-    Result | Failure | Models | Status | Devices | Plan | Distributions | PlanInMaking | Done
+    Result
+    | Failure
+    | Models
+    | Status
+    | Devices
+    | Plan
+    | Distributions
+    | PlanInMaking
+    | Done
+    | Progress
 )
 
 
@@ -438,13 +454,6 @@ class Trying(Message, frozen=True, tag="trying"):
     units: tuple[UnitId, ...]
     is_keeping: bool = False
     """Whether they make something to be kept, which they can do without."""
-
-
-class Progress(Message, frozen=True, tag="progress"):
-    """How far the builder is."""
-
-    fraction: float
-    what: Text
 
 
 class AskGrant(Message, frozen=True, tag="ask-grant"):

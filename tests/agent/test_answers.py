@@ -24,7 +24,7 @@ from edge_agent.errors import BadRequest, EdgeAgentError, StorageError, UnknownM
 from edge_agent.plans import Target
 from edge_agent.store.registry import LoadedModel
 from edge_agent.subgraphs import ModelId
-from edge_agent.wire.messages import AskDistributions, Distributions, Failure, Message
+from edge_agent.wire.messages import AskDistributions, Distributions, Failure, Message, Progress
 from edge_agent.wire.planning import PlanLoaded
 from tests.agent.made_lanes import epoch, lane
 from tests.made_plans import PLAN
@@ -69,8 +69,9 @@ class Agent:
             raise UnknownModel(f'model "{name}" is not loaded; loaded: none')
         return self.models[name]
 
-    def ask(self, message: PlanLoaded) -> Distributions:
+    def ask(self, message: PlanLoaded, *, report: Callable[[Progress], None]) -> Distributions:
         self.asked.append(message)
+        report(Progress(fraction=0.5, what="half"))
         return self._steps.pop(0)(message)
 
 
@@ -88,7 +89,9 @@ def answer_of(executor: ThreadPoolExecutor, tmp_path: Path) -> Callable[[Agent],
         answers.connect(cast(Controller, agent), cast(DataPath, agent))
         replies: queue.Queue[Message] = queue.Queue()
         answers.handle(ASK, replies.put)
-        return replies.get(timeout=10.0)
+        while isinstance(reply := replies.get(timeout=10.0), Progress):
+            assert reply == Progress(fraction=0.5, what="half")
+        return reply
 
     return answer
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import queue
+import random
 import signal
 import threading
 from collections.abc import Iterator
@@ -31,14 +33,17 @@ from edge_agent.plans import Target
 from edge_agent.store.profiled import ProfiledStore
 from edge_agent.subgraphs import ModelId
 from edge_agent.transport import local
-from edge_agent.wire.messages import Codec, Distributions, Failure, decode
+from edge_agent.wire.messages import Codec, Distributions, Failure, Progress, decode
 from edge_agent.wire.planning import FROM_PLANNER, PlanLoaded, PlanProblem
 from edge_agent.wire.routes import unpack
 from tests.planner.made_problems import SUMMARY, problem, profiled
+from tests.planning.oracle.problems_made import crowded_problem
 from tests.system.running import KNOWS_SLICES, has_ended, stopped, wait_until
 
 LATENCY = (Target.LATENCY,)
 QUICK = PlanProblem(problem(), LATENCY)
+CROWDED = crowded_problem(random.Random(1), segments=40, devices=6, room=1.2)
+LONG = PlanProblem(CROWDED, (Target.THROUGHPUT,), effort=1e9)
 
 
 def settings(root: Path) -> Settings:
@@ -183,19 +188,40 @@ def test_who_waits_when_the_agent_ends_is_told(planners: Planners) -> None:
 def test_a_planner_ends_in_the_middle_of_its_work_when_nobody_is_left(tmp_path: Path) -> None:
     planner = Planner(settings(tmp_path))
     process = psutil.Process(planner.pid)
-    asked = threading.Thread(target=lambda: _lost(planner))
+    has_begun = threading.Event()
+    asked = threading.Thread(target=lambda: _lost(planner, has_begun))
     asked.start()
-    # Long enough to be under way.
-    wait_until(lambda: process.num_threads() == 2, "it has begun")
+    assert has_begun.wait(10.0)
     planner.release()
     wait_until(lambda: has_ended(process), "its end")
     asked.join()
     planner.end()
 
 
-def _lost(planner: Planner) -> None:
+def _lost(planner: Planner, has_begun: threading.Event) -> None:
     with pytest.raises(local.ConnectionLost):
-        planner.ask(PlanProblem(problem(), effort=1e9, is_pareto=True), 60.0)
+        planner.ask(LONG, 60.0, lambda _: has_begun.set())
+
+
+def test_what_takes_long_tells_how_far_it_is(planners: Planners) -> None:
+    told: queue.Queue[Progress] = queue.Queue()
+    asked = PlanProblem(CROWDED, (Target.BYTES, Target.THROUGHPUT), effort=1e9)
+    with ThreadPoolExecutor(1) as pool:
+        answered = pool.submit(planners.ask, asked, report=told.put)
+        found = told.get(timeout=30.0)
+        while found.what != "the best for throughput":
+            found = told.get(timeout=30.0)
+        assert found.fraction == 0.5
+        planners.close()
+        with pytest.raises(AgentUnavailable):
+            answered.result()
+
+
+def test_of_what_is_answered_at_once_nothing_is_told(planners: Planners) -> None:
+    told: list[Progress] = []
+    for _ in range(5):
+        planners.ask(QUICK, report=told.append)
+    assert len(told) < 5
 
 
 def test_bytes_that_are_no_request_are_answered_with_an_error(tmp_path: Path) -> None:
@@ -206,6 +232,6 @@ def test_bytes_that_are_no_request_are_answered_with_an_error(tmp_path: Path) ->
             told = decode(FROM_PLANNER, planner.stream.receive()[0])
             assert isinstance(told, Failure)
             assert told.code == ProtocolError.code
-        assert unpack(planner.ask(QUICK, 60.0).planned).best
+        assert unpack(planner.ask(QUICK, 60.0, lambda _: None).planned).best
     finally:
         planner.end()

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from edge_agent import clock
 from edge_agent.cli.main import main
 from edge_agent.errors import BadRequest, EdgeAgentError
 from edge_agent.planner.answering import answer
@@ -20,6 +21,7 @@ from edge_agent.wire.messages import (
     Distributions,
     Models,
     Plan,
+    Progress,
 )
 from edge_agent.wire.parts import ModelState
 from edge_agent.wire.routes import pack
@@ -86,6 +88,19 @@ def test_a_plan_is_waited_for_with_its_progress(
     assert err == "  0% waiting for its turn\n  0% starting\n 50% measuring\n"
     assert out.startswith("best for" if form else 'model "m": plain ONNX Runtime\n')
     assert len(says.distributions) == (1 if form else 0)
+
+
+def test_planning_that_takes_long_tells_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    class Slow(Agent):
+        def __call__(self, asked: Asked) -> None:
+            if isinstance(asked.message, AskDistributions):
+                asked.answer(Progress(fraction=0.75, what="the Pareto set"))
+                clock.sleep_s(1.5)
+            super().__call__(asked)
+
+    with FakeAgent(Slow(state())) as agent:
+        assert plan(agent, ("--pareto",)) == 0
+    assert capsys.readouterr().err == " 75% the Pareto set\n"
 
 
 def test_a_plan_that_was_made_between_two_questions_is_shown(
