@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from edge_agent.planning.missing import why_idle, why_infeasible
+from edge_agent.planning.missing import obstacle, why_idle
+from edge_agent.planning.planner import EFFORT
 from edge_agent.plans import Bound, Target
 from edge_agent.problems import Problem
 from tests.planning.made_pairs import (
@@ -173,7 +174,7 @@ def test_bounds_beyond_reach_are_all_told() -> None:
 
 def test_branches_at_once_count_among_what_can_be_had() -> None:
     made = bounded(two_branches(), Target.LATENCY, 20 * MS)
-    assert "the least is 21 ms" in why_infeasible(made, Target.LATENCY)
+    assert "the least is 21 ms" in obstacle(made, Target.LATENCY, EFFORT).text
     assert refused(made, Target.ENERGY).endswith("the least is 21 ms")
 
 
