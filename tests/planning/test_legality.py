@@ -63,7 +63,7 @@ OBJECTED = [
         "b/cpu must not be used: it is loud",
     ),
     (
-        with_device(quick_neighbour(), B, times=(times(host(threads=2), [MS] * 3),)),
+        with_device(quick_neighbour(), B, times=(times(host(threads=2), [MS] * 3),), cores=2),
         "device b has no latency profile of cpu/NCHW/1t",
     ),
     (_refusing_on_b(), "b/cpu/NCHW/1t refuses segment 1"),

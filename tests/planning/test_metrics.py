@@ -18,6 +18,8 @@ from edge_agent.planning.metrics import (
     resource_loads,
     sending_s,
 )
+from edge_agent.simulation.simulator import simulate
+from edge_agent.simulation.workloads import ClosedLoop
 from edge_agent.subgraphs import SegmentRange
 from edge_agent.summaries import Fork, SharedInput
 from tests.planning.made_pairs import (
@@ -186,6 +188,25 @@ def test_threads_draw_their_share_of_the_processor() -> None:
     made = problem(model(1), [device(A, times(which, [20 * MS]), cores=4)])
     found = evaluate(made, (route(placed(0, 1, A, which)),))
     assert found.energy_joules == pytest.approx(4.0 * 3 / 4 * 20 * MS)
+
+
+@pytest.mark.parametrize(("threads", "instances"), [(1, 1), (4, 1), (2, 2), (1, 4)])
+def test_runs_at_once_draw_together_what_their_threads_do(threads: int, instances: int) -> None:
+    which = host(threads=threads, instances=instances)
+    made = problem(model(1), [device(A, times(which, [20 * MS]), cores=4)])
+    routes = (route(placed(0, 1, A, which)),)
+    found = evaluate(made, routes)
+    assert found.energy_joules == pytest.approx(4.0 * threads / 4 * 20 * MS)
+    assert found.throughput_per_s * found.energy_joules <= 4.0 * (1 + 1e-12)
+    seen = simulate(made, routes, ClosedLoop()).metrics
+    assert seen.energy_joules == pytest.approx(found.energy_joules)
+    assert seen.throughput_per_s == pytest.approx(found.throughput_per_s)
+
+
+def test_runs_that_need_more_cores_than_there_are_are_refused() -> None:
+    for which in (host(threads=5), host(threads=2, instances=3), host(instances=5)):
+        with pytest.raises(ValueError, match="cores at once, want at most the 4 that it has"):
+            device(A, times(which, [MS]), cores=4)
 
 
 def test_what_others_delay_costs_no_energy() -> None:

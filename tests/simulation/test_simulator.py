@@ -172,9 +172,9 @@ def test_instances_fill_their_unit_together() -> None:
     assert four.metrics.energy_joules == pytest.approx(0.02 * 2 / 4)
 
 
-def test_runs_with_more_threads_than_cores_draw_no_more_than_all_cores() -> None:
+def test_runs_at_once_on_all_cores_draw_what_the_processor_does() -> None:
     which = host(threads=2, instances=2)
-    made = problem(model(1), [device(A, times(which, [0.02]), cores=2)])
+    made = problem(model(1), [device(A, times(which, [0.02]), cores=4)])
     seen = simulate(made, (route(placed(0, 1, A, which)),), ClosedLoop())
     assert seen.metrics.throughput_per_s * seen.metrics.energy_joules == pytest.approx(4.0)
 
