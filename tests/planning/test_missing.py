@@ -56,7 +56,7 @@ def test_a_banned_unit_says_why() -> None:
 
 
 def test_what_only_runs_several_at_once_is_for_the_throughput() -> None:
-    made = with_device(quick_neighbour(), B, times=(times(host(instances=4), [MS] * 3),))
+    made = with_device(quick_neighbour(), B, times=(times(host(instances=4), [MS] * 3),), cores=4)
     said = why_idle(made, made.device(B), Target.LATENCY)
     assert said == "none of its configurations runs one request at a time"
     assert why_idle(made, made.device(B), Target.THROUGHPUT) == ""
