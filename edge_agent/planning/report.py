@@ -9,7 +9,7 @@ from textwrap import wrap
 from edge_agent.distributions import Distribution, Infeasible
 from edge_agent.planning.accounts import Account, MemoryUse, Prediction, ResourceUse, RouteAccount
 from edge_agent.planning.cost import node_range
-from edge_agent.planning.explain import clipped, main_operators, ms_text
+from edge_agent.planning.explain import clipped, main_operators, ms_text, nodes_text
 from edge_agent.planning.metrics import Computing, Leg, Sending
 from edge_agent.planning.placed import TEXT_WIDTH, wrapped
 from edge_agent.planning.present import spared_text
@@ -204,15 +204,16 @@ def _leg_text(problem: Problem, leg: Leg, width: int) -> str:
     match leg:
         case Computing():
             start, stop = node_range(problem.summary, leg.segments)
-            nodes = f"{start}-{stop - 1}" if stop - start > 1 else str(start)
             branches = getattr(leg.what, "branches", ())
             which = f", branches {', '.join(map(str, branches))}" if branches else ""
             counted = main_operators(problem.summary, leg.segments)
-            word = "nodes" if stop - start > 1 else "node"
             head = (
                 f"{leg.device}/{leg.what.configuration} runs {_segments_text(leg.segments)}{which},"
-                f" {word} {nodes}: "
             )
+            if start == stop:
+                return f"{head} which has no nodes"
+            word = "nodes" if stop - start > 1 else "node"
+            head += f" {word} {nodes_text(start, stop)}: "
             operators = " ".join(f"{name}×{often}" for name, often in counted)
             return head + clipped(operators, max(width - len(head), 12))
         case Sending():

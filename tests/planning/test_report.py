@@ -222,3 +222,12 @@ def test_what_slows_a_device_at_present_is_said_where_it_is_predicted() -> None:
     assert "off by 0% in the median; now 2 times as long" in told
     idle = render(problem(), account(problem(), distribution(Target.LATENCY, whole(LAB, ONE))))
     assert "times as long" not in idle
+
+
+def test_a_segment_without_nodes_is_said_to_have_none() -> None:
+    summary = problem().summary
+    empty = replace(summary.segments[0], start=0, stop=0, operators=())
+    made = replace(problem(), summary=replace(summary, segments=(empty, *summary.segments[1:])))
+    told = render(made, account(made, PLAN))
+    assert "lab/cpu/NCHW/1t runs segment 0, which has no nodes\n" in told
+    assert "node 0" not in told
