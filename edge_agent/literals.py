@@ -23,7 +23,9 @@ def _whole(value: object) -> str:
         case bool():
             return "true" if value else "false"
         case str():
-            return json.dumps(value, ensure_ascii=False)
+            # What UTF-8 cannot hold could be neither sent nor printed.
+            shown = json.dumps(value, ensure_ascii=False)
+            return shown.encode(errors="backslashreplace").decode()
         case int():
             try:
                 return str(value)

@@ -31,9 +31,10 @@ def test_a_value_of_a_toml_file_looks_as_it_does_there(text: str) -> None:
     assert literal(tomllib.loads(f"x = {text}")["x"]) == text
 
 
-def test_what_is_long_is_cut_off() -> None:
+def test_what_is_long_is_cut_off_and_what_no_terminal_shows_is_escaped() -> None:
     assert literal(10**4000) == "1" + "0" * 79 + "…"
     assert literal(1 << 20_000) == "a number of more than 4300 digits"
+    assert literal("caf\udce9\n") == r'"caf\udce9\n"'
     assert literal("a" * 100) == '"' + "a" * 79 + "…"
 
 
