@@ -95,6 +95,11 @@ class PlannedDevice:
                 raise ValueError(f"{where}: got the times of {which} twice")
             seen.add(which)
             _check_times(f"{where}, {which}", times)
+            if which.cores > self.cores:
+                raise ValueError(
+                    f"{where}: got times of {which}, whose runs need {which.cores} cores at once, "
+                    f"want at most the {self.cores} that it has; leave them out"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,11 @@ class Configuration:
     """Whether it computes in float16 where the model says float32, as the user allowed."""
 
     @property
+    def cores(self) -> int:
+        """Processor cores that all its runs at once need."""
+        return self.threads * self.instances
+
+    @property
     def resource(self) -> str:
         """What it keeps busy: all that runs on the host's cores shares them."""
         return HOST if self.threads else self.unit

@@ -16,7 +16,7 @@ from edge_agent.distributions import Distribution, Infeasible
 from edge_agent.errors import EdgeAgentError
 from edge_agent.planner.answering import check_targets, known_targets, knows_energy
 from edge_agent.planning.accounts import Account, account
-from edge_agent.planning.alternatives import alone, devices_of, left_out, runner_up
+from edge_agent.planning.alternatives import alone, compare, devices_of
 from edge_agent.planning.front import Alone, draw_front
 from edge_agent.planning.pareto import pareto
 from edge_agent.planning.planner import exchanged, plan
@@ -76,7 +76,7 @@ def _plans(
     answers = list(exchanged(problem, answers))
     found = [one for one in answers if isinstance(one, Distribution)]
     refused = [one for one in answers if isinstance(one, Infeasible)]
-    accounts = _accounts(problem, found, options, progress)
+    accounts = _accounts(problem, found, effort * len(targets), options, progress)
     if options.timeline is not None:
         _write_timeline(Path(options.timeline), problem, found, options)
     progress.end()
@@ -96,21 +96,25 @@ def _effort(options: argparse.Namespace) -> float:
 def _accounts(
     problem: Problem,
     found: Sequence[Distribution],
+    effort: float,
     options: argparse.Namespace,
     progress: PatientProgress,
 ) -> list[Account]:
+    """`effort` is for comparing all of them."""
     if not (options.explain or options.json):
         return [account(problem, one) for one in found]
     told = []
     for number, one in enumerate(found):
-        progress.say(f"comparing the plan for {one.target} with others", number / len(found))
+        step = f"comparing plan {number + 1} of {len(found)}, for {one.target}, with others"
+        steps = step_by_step(progress, step, number / len(found), (number + 1) / len(found))
+        compared = compare(problem, one, effort / len(found), steps)
         told.append(
             account(
                 problem,
                 one,
-                left_out=left_out(problem, one),
-                runner_up=runner_up(problem, one),
-                alone=alone(problem, one.target),
+                left_out=compared.left_out,
+                runner_up=compared.runner_up,
+                alone=compared.alone,
             )
         )
     return told
@@ -141,9 +145,10 @@ def _front(
 ) -> int:
     problem = posed.problem
     what = f"planning for {', '.join(targets)}"
-    progress.say(what)
-    front = pareto(problem, targets, _effort(options), step_by_step(progress, what))
-    accounts = _accounts(problem, front.distributions, options, progress)
+    effort = _effort(options)
+    front = pareto(problem, targets, effort, step_by_step(progress, what))
+    found = front.distributions
+    accounts = _accounts(problem, found, effort * len(targets), options, progress)
     if options.svg is not None and front.distributions:
         progress.say("comparing with single devices")
         singles = _singles(problem, targets[:2])
@@ -160,14 +165,18 @@ def _front(
     return 0 if front.distributions else EdgeAgentError.exit_code
 
 
-def step_by_step(progress: PatientProgress, what: str) -> Callable[[float], None]:
-    """Tells of each step of `what` that ends; takes how much is done, 0 to 1."""
+def step_by_step(
+    progress: PatientProgress, what: str, start: float = 0.0, stop: float = 1.0
+) -> Callable[[float], None]:
+    """Tells of `what`, which begins, and of each step of it that ends; takes how much is done,
+    0 to 1, which is that part of the way from `start` to `stop` of everything."""
+    progress.say(what, start)
     steps = itertools.count(2)
 
     def report(fraction: float) -> None:
         if fraction < 1.0:
             # Where no terminal rewrites its line, only other words are a new one.
-            progress.say(f"{what}, step {next(steps)}", fraction)
+            progress.say(f"{what}, step {next(steps)}", start + fraction * (stop - start))
 
     return report
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,15 +11,15 @@ import numpy as np
 from edge_agent.devices import DeviceId
 from edge_agent.distributions import Distribution
 from edge_agent.planning.missing import why_idle
-from edge_agent.planning.planner import attempt, tables_of
+from edge_agent.planning.planner import EFFORT, attempt, is_free, tables_of
 from edge_agent.planning.short import bytes_text
 from edge_agent.planning.shortest import Paths, Weights, cheapest
 from edge_agent.planning.tables import Floats, Tables
 from edge_agent.plans import ADDITIVE, Target
-from edge_agent.problems import Problem, SegmentPin
+from edge_agent.problems import PlannedDevice, Problem, SegmentPin
 
-EFFORT = 300_000.0
-"""For each alternative that has to be planned."""
+MOST_EFFORT = 300_000.0
+"""For each alternative that has to be planned, at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,34 +30,115 @@ class LeftOut:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """What a distribution was chosen over."""
+
+    left_out: tuple[LeftOut, ...]
+    """Each device that takes no part, and why. Of one that might, what the best route through it
+    costs in the target's own measure, where that adds up over a route; else in latency."""
+    runner_up: Distribution | None
+    """The best one found over other devices: without one of its devices or, where the target adds
+    up over a route, with one more."""
+    alone: Distribution | None
+    """As `alone`."""
+
+
 def devices_of(found: Distribution) -> frozenset[DeviceId]:
     """The devices that compute something."""
     return frozenset(part.device for route in found.routes for part in route.parts())
 
 
-def left_out(problem: Problem, found: Distribution) -> tuple[LeftOut, ...]:
-    """Why each device that `found` does not use is left out.
+def compare(
+    problem: Problem,
+    found: Distribution,
+    effort: float = EFFORT,
+    report: Callable[[float], None] = lambda _: None,
+) -> Compared:
+    """Plan what could have been done instead of `found`.
 
-    Of one that might be used, what the best route through it costs in the target's own measure,
-    where that adds up over a route; else in latency.
+    `effort` limits the searches of all alternatives together, as that of `planner.plan`; `report`
+    takes how much is done, 0 to 1.
     """
-    used = devices_of(found)
     sought = _Sought.of(problem, found.target)
-    told = []
-    for device in problem.devices:
-        if device.id in used:
-            continue
-        reason = why_idle(problem, device, found.target)
-        if not reason:
-            least, _ = sought.through(device.id)
-            reason = "no route can go there and back"
-            if np.isfinite(least):
-                reason = (
-                    f"the best route that uses it takes {sought.shown(least)}, the best of all "
-                    f"{sought.shown(float(sought.paths.totals[0]))}"
-                )
-        told.append(LeftOut(device=device.id, reason=reason))
-    return tuple(told)
+    without = _without_each(problem, found)
+    through = dict(_with_each(problem, found, sought))
+    single = _single_devices(problem)
+    steps = len(without) + len(through) + len(single)
+    each = min(MOST_EFFORT, effort / max(steps, 1))
+    done = itertools.count(1)
+
+    def attempted(other: Problem) -> Distribution | None:
+        made = attempt(other, found.target, each)
+        report(next(done) / steps)
+        return made
+
+    used = devices_of(found)
+    others = [attempted(other) for other in without]
+    by_device = {device: attempted(other) for device, other in through.items()}
+    return Compared(
+        left_out=tuple(
+            LeftOut(device=device.id, reason=_why_left(problem, device, found, sought, by_device))
+            for device in problem.devices
+            if device.id not in used
+        ),
+        runner_up=_best(
+            found.target,
+            [d for d in (*others, *by_device.values()) if d is not None and devices_of(d) != used],
+        ),
+        alone=_best(found.target, [d for d in map(attempted, single) if d is not None]),
+    )
+
+
+def alone(problem: Problem, target: Target, effort: float = EFFORT) -> Distribution | None:
+    """The best that one device can do without the others, its inputs and outputs sent as needed;
+    None if the model fits on none. `effort` as that of `compare`."""
+    single = _single_devices(problem)
+    each = min(MOST_EFFORT, effort / max(len(single), 1))
+    found = (attempt(other, target, each) for other in single)
+    return _best(target, [one for one in found if one is not None])
+
+
+def _best(target: Target, found: Sequence[Distribution]) -> Distribution | None:
+    return min(found, key=lambda one: one.metrics.cost(target), default=None)
+
+
+def _why_left(
+    problem: Problem,
+    device: PlannedDevice,
+    found: Distribution,
+    sought: _Sought,
+    by_device: Mapping[DeviceId, Distribution | None],
+) -> str:
+    idle = why_idle(problem, device, found.target)
+    if idle:
+        return idle
+    least, _ = sought.through(device.id)
+    if not np.isfinite(least):
+        return "no route can go there and back"
+    of_all = float(sought.paths.totals[0])
+    if sought.is_free:
+        return (
+            f"the best route that uses it takes {sought.shown(least)}, the best of all "
+            f"{sought.shown(of_all)}"
+        )
+    made = by_device.get(device.id)
+    if made is not None:
+        return (
+            f"the best route found that uses it takes {_cost_text(sought, made)}, this one "
+            f"{_cost_text(sought, found)}"
+        )
+    aside = (
+        f"with memory and bounds set aside, the best route that uses it takes "
+        f"{sought.shown(least)}, the best of all {sought.shown(of_all)}"
+    )
+    if found.target in ADDITIVE:
+        return f"no route that uses it was found to keep to memory and bounds; {aside}"
+    return aside
+
+
+def _cost_text(sought: _Sought, found: Distribution) -> str:
+    return sought.shown(found.metrics.cost(found.target))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -67,6 +149,8 @@ class _Sought:
     reached: Floats
     """As `forward`."""
     shown: Callable[[float], str]
+    is_free: bool
+    """Whether no budget or bound can bind, so that these are the best."""
 
     @classmethod
     def of(cls, problem: Problem, target: Target) -> _Sought:
@@ -74,7 +158,7 @@ class _Sought:
         assert tables is not None, "there is a distribution"
         weights, shown = _measure(tables, target)
         paths = cheapest(tables, weights)
-        return cls(paths=paths, reached=forward(paths), shown=shown)
+        return cls(paths=paths, reached=forward(paths), shown=shown, is_free=is_free(tables))
 
     def through(self, device: DeviceId) -> tuple[float, int]:
         """(the cost of the cheapest route that runs at least one segment on a device, which
@@ -119,52 +203,38 @@ def forward(paths: Paths) -> Floats:
     return reached
 
 
-def runner_up(problem: Problem, found: Distribution) -> Distribution | None:
-    """The best distribution over other devices than `found`: without one of its devices or, where
-    the target adds up over a route, with one more; None if there is none."""
-    best: Distribution | None = None
-    used = devices_of(found)
-    for other in (*_without_each(problem, found), *_with_each(problem, found)):
-        made = attempt(other, found.target, EFFORT)
-        if made is None or devices_of(made) == used:
-            continue
-        if best is None or made.metrics.cost(found.target) < best.metrics.cost(found.target):
-            best = made
-    return best
-
-
-def _with_each(problem: Problem, found: Distribution) -> Iterator[Problem]:
+def _with_each(
+    problem: Problem, found: Distribution, sought: _Sought
+) -> Iterator[tuple[DeviceId, Problem]]:
     """With a segment pinned to each device that is not used, the one that is cheapest there."""
     if found.target not in ADDITIVE:
         return
-    sought = _Sought.of(problem, found.target)
     for device in problem.devices:
         if device.id in devices_of(found) or why_idle(problem, device, found.target):
             continue
         least, segment = sought.through(device.id)
         if np.isfinite(least):
             pin = SegmentPin(segment=segment, device=device.id)
-            yield replace(problem, pins=(*problem.pins, pin))
+            yield device.id, replace(problem, pins=(*problem.pins, pin))
 
 
-def _without_each(problem: Problem, found: Distribution) -> Iterator[Problem]:
-    for device in sorted(devices_of(found)):
-        others = tuple(replace(d, times=()) if d.id == device else d for d in problem.devices)
-        if not any(pin.device == device for pin in problem.pins):
-            yield replace(problem, devices=others)
+def _without_each(problem: Problem, found: Distribution) -> list[Problem]:
+    return [
+        _over(problem, [other.id for other in problem.devices if other.id != device])
+        for device in sorted(devices_of(found))
+        if not any(pin.device == device for pin in problem.pins)
+    ]
 
 
-def alone(problem: Problem, target: Target) -> Distribution | None:
-    """The best that one device can do without the others, its inputs and outputs sent as needed;
-    None if the model fits on none."""
-    best: Distribution | None = None
-    for device in problem.devices:
-        others = tuple(d if d.id == device.id else replace(d, times=()) for d in problem.devices)
-        if any(pin.device != device.id for pin in problem.pins):
-            continue
-        made = attempt(replace(problem, devices=others), target, EFFORT)
-        if made is None:
-            continue
-        if best is None or made.metrics.cost(target) < best.metrics.cost(target):
-            best = made
-    return best
+def _single_devices(problem: Problem) -> list[Problem]:
+    return [
+        _over(problem, [device.id])
+        for device in problem.devices
+        if all(pin.device == device.id for pin in problem.pins)
+    ]
+
+
+def _over(problem: Problem, workers: Collection[DeviceId]) -> Problem:
+    """Only these devices compute."""
+    devices = tuple(d if d.id in workers else replace(d, times=()) for d in problem.devices)
+    return replace(problem, devices=devices)

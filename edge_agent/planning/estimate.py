@@ -10,9 +10,10 @@ as data sheets tell what the hardware could do at best. Activations, which are m
 still when a processor reads them, count `_CACHED_SHARE` of their bytes there.
 
 Peak and bandwidth are those that the configuration's threads reach: as many cores' worth, up to
-that of all. What ONNX Runtime does not spread over threads runs at the speed of one core (Amdahl,
-AFIPS 1967). A segment is refused that has an operator which the unit refuses, or computes in what
-it does not take. Of a model that was measured on the device, the measured times are used.
+that of all, or to an equal part of it where several run at once. What ONNX Runtime does not spread
+over threads runs at the speed of one core (Amdahl, AFIPS 1967), or at such a part if that is less.
+A segment is refused that has an operator which the unit refuses, or computes in what it does not
+take. Of a model that was measured on the device, the measured times are used.
 """
 
 from __future__ import annotations
@@ -259,8 +260,11 @@ class _Rates:
                 for a, rate in all_cores.items()
             }
             core_bandwidth = _core_bandwidth(unit)
-            # Runs at once share what the memory gives.
+            # Runs at once share what the memory and all cores give: a core alone is often clocked
+            # higher than all of them can be.
             bandwidth /= configuration.instances
+            all_cores = {a: rate / configuration.instances for a, rate in all_cores.items()}
+            one_core = {a: min(all_cores[a], rate) for a, rate in one_core.items()}
         return cls(
             unit=unit,
             operations_per_s={a: min(all_cores[a], threads * one_core[a]) for a in Arithmetic},

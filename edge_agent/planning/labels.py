@@ -22,7 +22,9 @@ from edge_agent.planning.amounts import (
     bottleneck_columns,
     demanded,
     limits,
+    memory_columns,
 )
+from edge_agent.planning.blocks import in_blocks
 from edge_agent.planning.coarse import coarsen, kept_boundaries, refined
 from edge_agent.planning.duals import Bounded, Effort, Priced, priced_bound, priced_columns
 from edge_agent.planning.label_search import Search
@@ -80,6 +82,8 @@ def best_route(
     """
     asked = _Asked(tables=tables, aim=aim, caps=caps, known=known, effort=Effort(most=effort))
     asked.solve()
+    if asked.pieces is None and asked.bound < np.inf and not asked.is_packed:
+        asked.packed()
     return Found(
         pieces=asked.pieces,
         value=asked.value,
@@ -101,6 +105,8 @@ class _Asked:
     """Routes that exceed the caps by little."""
     starts: int = 0
     """How many routes were repaired already."""
+    is_packed: bool = False
+    """Whether a division in blocks was looked for."""
     value: float = np.inf
     bound: float = -np.inf
 
@@ -178,6 +184,8 @@ class _Asked:
             tables=self.tables, aim=self.aim, limit=self.limit, prices=prices, effort=self.effort
         )
         self._search(self._boundaries(routes), prices, _FIRST_UNITS * self.effort.left)
+        if self.pieces is None:
+            routes = (*self.packed(), *routes)
         if not self._has_enough() and not self._is_far():
             self._search(self._boundaries(routes), prices, _SEARCH_UNITS * self.effort.left)
         if self._has_enough():
@@ -209,6 +217,18 @@ class _Asked:
             self._repair(near, routes)
         self._look_near(near, self.effort.left)
         self._has_enough()
+
+    def packed(self) -> tuple[Pieces, ...]:
+        """A division that fits the memories, one block in each; none if there is no such one."""
+        self.is_packed = True
+        memory = self.limit[memory_columns(self.tables)]
+        found = None
+        if np.isfinite(memory).any():
+            found = in_blocks(self.tables, memory, self.effort)
+        if found is None:
+            return ()
+        self._try_routes((found,))
+        return (found,)
 
     def _is_far(self, share: float = 1.03) -> bool:
         """Whether none is known, or one above this share of the bound."""

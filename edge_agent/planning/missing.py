@@ -7,19 +7,26 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from edge_agent.planning.amounts import CLOSE, Bottleneck, Caps, amounts
+from edge_agent.distributions import Route
+from edge_agent.planning.amounts import CLOSE, Aim, Bottleneck, Caps, amounts
+from edge_agent.planning.blocks import in_blocks
 from edge_agent.planning.branches import with_forks
+from edge_agent.planning.duals import Effort
 from edge_agent.planning.labels import Found, best_route
 from edge_agent.planning.mixing import mix
 from edge_agent.planning.mixture import Wish
 from edge_agent.planning.present import spared_text
 from edge_agent.planning.short import bytes_text
-from edge_agent.planning.shortest import Weights, cheapest
+from edge_agent.planning.shortest import Pieces, Weights, as_route, cheapest
 from edge_agent.planning.tables import Tables, is_at_rate, tabulate, usable
 from edge_agent.plans import Bound, Target
 from edge_agent.problems import PlannedDevice, Problem
 
-_EFFORT = 300_000.0
+_MOST_EFFORT = 300_000.0
+"""For one search."""
+_LEAST_EFFORT = 2_000.0
+_SEARCHES = 2
+"""In a memory, about."""
 _SHOWN = 4
 _ROUNDS = 8
 """So often it is tried whether less memory would do."""
@@ -27,23 +34,79 @@ _NEARLY = 0.002
 """To that part of a memory it is told what is missing."""
 
 
-def why_infeasible(problem: Problem, target: Target) -> str:
-    """One or two sentences: the first obstacle of devices, segments, links, memory and bounds."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Obstacle:
+    """Why there is no distribution."""
+
+    text: str
+    """One or two sentences."""
+    is_certain: bool = False
+    """Whether it is proven here that none fits."""
+    fitting: Route | None = None
+    """One that fits the memories and was met on the way, after all."""
+
+
+def obstacle(problem: Problem, target: Target, effort: float) -> Obstacle:
+    """The first obstacle of devices, segments, links, memory and bounds; `effort` limits all
+    searches for it together, as that of `planner.plan`."""
     tables = tabulate(problem, target)
     if tables is None:
-        return "no device may do anything: " + "; ".join(
-            f"{d.id}: {why_idle(problem, d, target)}" for d in problem.devices
+        return _certain(
+            "no device may do anything: "
+            + "; ".join(f"{d.id}: {why_idle(problem, d, target)}" for d in problem.devices)
         )
     stuck = _stuck_segments(tables)
     if stuck:
-        return stuck
+        return _certain(stuck)
     paths = cheapest(tables, Weights.none(tables))
     if not np.isfinite(paths.totals[0]):
-        return _unlinked(problem, tables)
+        return _certain(_unlinked(problem, tables))
     forked = with_forks(tables, target, is_quickest=False)
     single = _for_one_request(tables, target)
     alone = forked if single is tables else with_forks(single, target, is_quickest=False)
-    return _over_budget(alone) or _over_bound(forked) or _out_of_bounds(problem, forked)
+    searches = _Searches(effort=Effort(most=effort))
+    least = searches.least_bytes(alone)
+    if least.pieces is None:
+        return _over_budget(alone, searches, is_proven=_is_proven(forked, alone, least, searches))
+    fitting = as_route(alone, least.pieces)
+    over = _over_bound(forked, searches)
+    return Obstacle(text=over or _out_of_bounds(problem, forked, searches), fitting=fitting)
+
+
+def _certain(text: str) -> Obstacle:
+    return Obstacle(text=text, is_certain=True)
+
+
+def _is_proven(tables: Tables, alone: Tables, least: Found, searches: _Searches) -> bool:
+    """Whether no route fits: of those that run one request at a time, and of all others."""
+    if not np.isinf(least.bound):
+        return False
+    return alone is tables or bool(np.isinf(searches.least_bytes(tables).bound))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Searches:
+    """What is searched for, each with its part of what is left of an effort."""
+
+    effort: Effort
+    to_come: int = 4
+    """How many more searches there may be, about."""
+
+    def best(self, tables: Tables, aim: Aim, caps: Caps) -> Found:
+        """As `best_route`."""
+        found = best_route(tables, aim, caps, effort=self.share())
+        self.effort.spend(found.spent)
+        return found
+
+    def share(self) -> float:
+        """The effort of the next search."""
+        self.to_come = max(self.to_come - 1, 1)
+        return max(min(_MOST_EFFORT, self.effort.left / (self.to_come + 1)), _LEAST_EFFORT)
+
+    def least_bytes(self, tables: Tables) -> Found:
+        """The route that needs least of the fullest memory and fits the budgets."""
+        caps = replace(Caps.none(tables), memory=tables.budgets)
+        return self.best(tables, Bottleneck.MEMORY, caps)
 
 
 def why_idle(problem: Problem, device: PlannedDevice, target: Target) -> str:
@@ -110,26 +173,33 @@ class _Need:
     more_bytes: float
     is_least: bool
     """Whether less is known not to do."""
+    pieces: Pieces
+    """What fits then."""
 
 
-def _over_budget(tables: Tables) -> str:
-    """What memory is missing; empty if memory alone does not stand in the way."""
-    least = _least_bytes(tables)
-    if least.pieces is not None:
-        return ""
-    fits = "it fits nowhere" if np.isinf(least.bound) else "nothing was found that fits"
-    needs = [need for pool in range(len(tables.pools)) if (need := _need(tables, pool))]
-    if any(need.more_bytes <= 0.0 for need in needs):
-        return ""
+def _over_budget(tables: Tables, searches: _Searches, *, is_proven: bool) -> Obstacle:
+    """What memory is missing."""
+    fits = "it fits nowhere" if is_proven else "nothing was found that fits"
+    needs = []
+    for pool in range(len(tables.pools)):
+        searches.to_come = (len(tables.pools) - pool) * _SEARCHES
+        need = _need(tables, pool, searches)
+        if need is None:
+            continue
+        if need.more_bytes <= 0.0:
+            fitting = as_route(tables, need.pieces)
+            return Obstacle(text="nothing was found at first that fits", fitting=fitting)
+        needs.append(need)
     whole = tables.problem.summary.weight_bytes
     has = ", ".join(
         f"{name} {_room(budget)}" for name, budget in zip(tables.pools, tables.budgets, strict=True)
     )
     if not needs:
-        return (
+        text = (
             f"{fits}, divided or not: its weights are {_room(whole)}, and there are "
             f"{has}; more memory on one device alone does not help, add to several or add devices"
         )
+        return Obstacle(text=text, is_certain=is_proven)
     needs.sort(key=lambda need: (need.more_bytes, need.pool))
     least_bytes = needs[0].more_bytes
     alike = [n.pool for n in needs if n.more_bytes <= least_bytes * 1.05 + 4096]
@@ -137,39 +207,43 @@ def _over_budget(tables: Tables) -> str:
     on = f"any of {', '.join(alike)}" if len(alike) > 1 else alike[0]
     instead = f", or {', or '.join(others[:_SHOWN])}" if others else ""
     more = f"{_missing(least_bytes)} more on {on}{instead}"
-    if all(need.is_least for need in needs):
-        return f"{fits}, divided or not: it needs {more} (there are {has})"
-    return f"{fits}, divided or not: {more} would be enough, less may be (there are {has})"
+    text = f"it needs {more}"
+    if not all(need.is_least for need in needs):
+        text = f"{more} would be enough, less may be"
+    return Obstacle(text=f"{fits}, divided or not: {text} (there are {has})", is_certain=is_proven)
 
 
-def _need(tables: Tables, pool: int) -> _Need | None:
+def _need(tables: Tables, pool: int, searches: _Searches) -> _Need | None:
     """What is missing in one memory, as little as is found; None: more there alone is no help."""
     weights = Weights.none(tables)
     weights.memory[0, pool] = 1.0
     budgets = tables.budgets.copy()
     budgets[pool] = np.inf
     caps = replace(Caps.none(tables), memory=budgets)
-    found = best_route(tables, weights, caps, effort=_EFFORT)
-    if found.pieces is None:
+    found = searches.best(tables, weights, caps)
+    pieces = found.pieces
+    if pieces is None:
         return None
     own = float(tables.budgets[pool])
     enough, least = found.value, max(found.bound, own)
+    low, is_open = least, False
     for _ in range(_ROUNDS):
-        if enough <= least * (1.0 + CLOSE):
+        if enough <= low * (1.0 + CLOSE) or searches.effort.left <= 0:
             break
-        budgets[pool] = (enough + least) / 2.0
-        # Another search than before, which may find what that one did not.
-        tried = best_route(
-            tables, Weights.of_time(tables), replace(caps, memory=budgets), effort=_EFFORT
-        )
-        if tried.pieces is not None:
-            enough = float(amounts(tables, tried.pieces).memory[pool])
-        elif np.isinf(tried.bound):
-            least = float(budgets[pool])
-        else:
-            break
+        budgets[pool] = (enough + low) / 2.0
+        tried = in_blocks(tables, budgets, searches.effort)
+        if tried is None and not is_open:
+            # Another search than before, which may find what that one did not.
+            other = searches.best(tables, Weights.of_time(tables), replace(caps, memory=budgets))
+            tried, is_open = other.pieces, other.pieces is None and not np.isinf(other.bound)
+        if tried is not None:
+            pieces, enough = tried, float(amounts(tables, tried).memory[pool])
+            continue
+        low = float(budgets[pool])
+        if not is_open:
+            least = low
     is_least = enough <= least * (1.0 + _NEARLY)
-    return _Need(pool=tables.pools[pool], more_bytes=enough - own, is_least=is_least)
+    return _Need(pool=tables.pools[pool], more_bytes=enough - own, is_least=is_least, pieces=pieces)
 
 
 def _for_one_request(tables: Tables, target: Target) -> Tables:
@@ -181,12 +255,12 @@ def _for_one_request(tables: Tables, target: Target) -> Tables:
     return alone if alone is not None and alone.devices == tables.devices else tables
 
 
-def _over_bound(tables: Tables) -> str:
+def _over_bound(tables: Tables, searches: _Searches) -> str:
     """That the bound on the memory is beyond reach; empty if it is not."""
     limit = tables.problem.bound(Target.MEMORY)
     if limit is None:
         return ""
-    least = _least_bytes(tables)
+    least = searches.least_bytes(tables)
     if least.value <= limit:
         return ""
     reach = "beyond reach" if least.bound > limit else "not reached"
@@ -194,12 +268,6 @@ def _over_bound(tables: Tables) -> str:
         f"{reach}: {Target.MEMORY} of at most {_bytes(limit)} on the fullest device: "
         f"{_least(least)} is {_bytes(least.value)}"
     )
-
-
-def _least_bytes(tables: Tables) -> Found:
-    """The route that needs least of the fullest memory and fits the budgets."""
-    caps = replace(Caps.none(tables), memory=tables.budgets)
-    return best_route(tables, Bottleneck.MEMORY, caps, effort=_EFFORT)
 
 
 def _least(found: Found) -> str:
@@ -224,20 +292,20 @@ def _missing(size_bytes: float) -> str:
     return bytes_text(math.ceil(size_bytes / step) * step)
 
 
-def _out_of_bounds(problem: Problem, tables: Tables) -> str:
+def _out_of_bounds(problem: Problem, tables: Tables, searches: _Searches) -> str:
     """Which bound is beyond reach, or that they exclude each other."""
     caps = replace(Caps.none(tables), memory=tables.memory_limits)
     told, is_proven = [], True
     for bound in problem.bounds:
         if bound.target is Target.THROUGHPUT:
-            most = _most_per_s(tables, caps)
+            most = _most_per_s(tables, caps, searches)
             if most < bound.limit:
                 shown = _shown(bound.target, most)
                 told.append(f"{_asked(bound)}: no more than {shown} can be had")
             continue
         if bound.target is Target.MEMORY:
             continue  # It can be kept to: see `_over_bound`.
-        best = _best(tables, caps, bound.target)
+        best = _best(tables, caps, bound.target, searches)
         if best is not None and best.value > bound.limit:
             is_proven &= best.bound > bound.limit
             told.append(
@@ -257,16 +325,16 @@ def _out_of_bounds(problem: Problem, tables: Tables) -> str:
     )
 
 
-def _most_per_s(tables: Tables, caps: Caps) -> float:
+def _most_per_s(tables: Tables, caps: Caps, searches: _Searches) -> float:
     """Requests per second that no distribution can beat."""
     if tables.problem.most_routes == 1:
-        least_s = best_route(tables, Bottleneck.LOADS, caps, effort=_EFFORT).bound
+        least_s = searches.best(tables, Bottleneck.LOADS, caps).bound
     else:
-        least_s = mix(tables, Wish(target=Target.THROUGHPUT), caps, _EFFORT).bound
+        least_s = mix(tables, Wish(target=Target.THROUGHPUT), caps, searches.share()).bound
     return 1.0 / least_s if least_s else math.inf
 
 
-def _best(tables: Tables, caps: Caps, target: Target) -> Found | None:
+def _best(tables: Tables, caps: Caps, target: Target, searches: _Searches) -> Found | None:
     weights = Weights.none(tables)
     match target:
         case Target.LATENCY:
@@ -277,7 +345,7 @@ def _best(tables: Tables, caps: Caps, target: Target) -> Found | None:
             weights.size_bytes[0] = 1.0
         case Target.THROUGHPUT | Target.MEMORY:
             raise AssertionError(f"{target} does not add up over a route")
-    found = best_route(tables, weights, caps, effort=_EFFORT)
+    found = searches.best(tables, weights, caps)
     return None if found.pieces is None else found
 
 

@@ -122,6 +122,7 @@ class _Counted:
             units=tuple(PlannedUnit(id=unit) for unit in units),
             times=tuple(group),
             memory_bytes=1 << 62,
+            cores=max(1, *(times.configuration.cores for times in group)),
         )
         problem = Problem(summary=summary, devices=(device,), owner=_HERE)
         # So that several instances count, whatever the target.

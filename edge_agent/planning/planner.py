@@ -30,8 +30,9 @@ from edge_agent.planning.amounts import (
 from edge_agent.planning.branches import with_forks, with_needed_forks
 from edge_agent.planning.greatest import least_greatest
 from edge_agent.planning.labels import best_route
+from edge_agent.planning.legality import objections
 from edge_agent.planning.metrics import evaluate
-from edge_agent.planning.missing import why_infeasible
+from edge_agent.planning.missing import obstacle
 from edge_agent.planning.mixing import Mixed, mix
 from edge_agent.planning.mixture import SHORT, Wish
 from edge_agent.planning.shortest import Pieces, Weights, as_route, cheapest
@@ -59,8 +60,11 @@ def plan(problem: Problem, target: Target, effort: float = EFFORT) -> Distributi
         found = _instead(problem, target, effort) or found
     if isinstance(found, Distribution):
         return found
-    reason = why_infeasible(problem, target)
-    return Infeasible(target=target, reason=reason, is_certain=found.is_certain)
+    told = obstacle(problem, target, effort)
+    if told.fitting is not None and not objections(problem, (told.fitting,)):
+        return _known(problem, target, (told.fitting,))
+    is_certain = found.is_certain or told.is_certain
+    return Infeasible(target=target, reason=told.text, is_certain=is_certain)
 
 
 def attempt(problem: Problem, target: Target, effort: float = EFFORT) -> Distribution | None:
@@ -81,10 +85,16 @@ def _searched(problem: Problem, target: Target, effort: float) -> Distribution |
     return search.distribution(found) if isinstance(found, _Found) else found
 
 
+def _known(problem: Problem, target: Target, routes: tuple[Route, ...]) -> Distribution:
+    """Routes of which only that is known that they are allowed."""
+    metrics = evaluate(problem, routes)
+    return Distribution(target=target, routes=routes, metrics=metrics, bound=_nothing_known(target))
+
+
 def _instead(problem: Problem, target: Target, effort: float) -> Distribution | None:
     """What another search finds: where memory is tight, it may meet what one misses."""
     for other in _OTHERS:
-        found = None if other is target else attempt(problem, other, effort)
+        found = None if other is target else attempt(problem, other, effort / 2.0)
         if found is not None:
             return replace(found, target=target, bound=_nothing_known(target))
     return None
@@ -136,12 +146,16 @@ def tables_of(problem: Problem, target: Target, *, is_whole: bool = True) -> Tab
     tables = tabulate(problem, target)
     if tables is None:
         return None
-    caps = caps_of(tables)
-    is_free = not np.isfinite(caps.row).any() and problem.bound(Target.THROUGHPUT) is None
-    is_quickest = is_free and target is Target.LATENCY
+    is_quickest = target is Target.LATENCY and is_free(tables)
     if is_quickest and not is_whole:
         return with_needed_forks(tables)
     return with_forks(tables, target, is_quickest=is_quickest)
+
+
+def is_free(tables: Tables) -> bool:
+    """Whether neither a budget nor a bound can bind."""
+    is_capped = bool(np.isfinite(caps_of(tables).row).any())
+    return not is_capped and tables.problem.bound(Target.THROUGHPUT) is None
 
 
 def caps_of(tables: Tables) -> Caps:

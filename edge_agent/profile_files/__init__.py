@@ -59,7 +59,8 @@ a time of more than a day, is refused with the range.
     unit = "cpu"
     layout = "NCHW"
     threads = 1
-    instances = 1                      # optional, as all from here but segment_s
+    instances = 1                      # optional, as all from here but segment_s: runs at once,
+                                       # which with their threads need no more cores than there are
     falls_back = false
     is_half = false
     segment_s = [0.001, 0.002]

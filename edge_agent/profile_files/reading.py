@@ -313,7 +313,7 @@ class _Reader(Fields):
             want = f"a list of {len(starts)} seconds, as many as starts"
             self.refuse(f"{key}.segment_s", segment_s, want)
         layout = self.required(f"{key}.layout", table, choices_of(Layout))
-        threads = self._used_threads(key, table, units.get(HOST_UNIT))
+        threads, instances = self._runs(key, table, units.get(HOST_UNIT))
         number = {
             name: self.plain(f"{key}.{name}", table.get(name, 0.0), most=most)
             for name, most in _MOST.items()
@@ -328,9 +328,7 @@ class _Reader(Fields):
                     unit=UnitId(unit),
                     layout=self.choice(f"{key}.layout", layout, Layout),
                     threads=threads,
-                    instances=self.whole(
-                        f"{key}.instances", table.get("instances", 1), least=1, most=MOST_CORES
-                    ),
+                    instances=instances,
                     falls_back=self.flag(f"{key}.falls_back", table.get("falls_back", False)),
                     is_half=self.flag(f"{key}.is_half", table.get("is_half", False)),
                 ),
@@ -343,14 +341,23 @@ class _Reader(Fields):
             ),
         )
 
-    def _used_threads(self, key: str, table: Table, processor: UnitProfile | None) -> int:
-        key = f"{key}.threads"
-        found = self.whole(key, self.required(key, table, "a whole number"), least=0)
+    def _runs(self, key: str, table: Table, processor: UnitProfile | None) -> tuple[int, int]:
+        """(threads of each run, how many runs at once)"""
+        threads_key, instances_key = f"{key}.threads", f"{key}.instances"
+        wanted = self.required(threads_key, table, "a whole number")
+        threads = self.whole(threads_key, wanted, least=0)
+        instances = self.whole(instances_key, table.get("instances", 1), least=1, most=MOST_CORES)
         # What another unit leaves to the processor runs on its cores too.
-        cores = None if processor is None else processor.cores
-        if cores is not None and found > cores.value:
-            self.refuse(key, found, f"at most {cores.value:.0f}, the cores of {HOST_UNIT}")
-        return found
+        if processor is None or processor.cores is None:
+            return threads, instances
+        cores = int(processor.cores.value)
+        if threads > cores:
+            self.refuse(threads_key, threads, f"at most {cores}, the cores of {HOST_UNIT}")
+        if threads * instances > cores:
+            most = cores // threads
+            want = f"at most {most}: {HOST_UNIT} has {cores} cores, and each run {threads} threads"
+            self.refuse(instances_key, instances, want)
+        return threads, instances
 
     def _shapes(self, key: str, value: object) -> tuple[tuple[TensorName, Shape], ...]:
         table = self.table(key, value)

@@ -299,8 +299,7 @@ def _station_plan(
     on_cores = configuration.threads > 0
     at_once = configuration.instances
     if on_cores:
-        # Runs that together have more threads than there are cores draw no more than all cores.
-        power_w = core_w(device) * min(configuration.threads, device.cores / at_once)
+        power_w = core_w(device) * configuration.threads
     else:
         power_w = (unit.busy_w - unit.idle_w) / at_once
     return StationPlan(

@@ -193,7 +193,7 @@ def _device(draw: DrawFn, name: str, n: int, most_choices: int) -> PlannedDevice
         times,
         memory_bytes=draw(st.integers(500, 5000)),
         gpu_memory_bytes=draw(st.none() | st.integers(500, 5000)),
-        cores=draw(st.integers(1, 4)),
+        cores=draw(st.integers(max(1, *(which.cores for which in chosen)), 4)),
         core_s_per_byte=draw(st.sampled_from([0.0, 1e-3])),
         most_crossing_bytes=draw(st.none() | st.none() | st.integers(50, 400)),
     )

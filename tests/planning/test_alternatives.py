@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from edge_agent.distributions import Distribution
-from edge_agent.planning.alternatives import LeftOut, alone, devices_of, left_out, runner_up
+from edge_agent.planning.alternatives import LeftOut, alone, compare, devices_of
 from edge_agent.plans import Target
 from edge_agent.problems import Problem, SegmentPin
 from tests.planning.made_pairs import (
@@ -27,6 +27,14 @@ from tests.planning.made_pairs import (
     with_unit,
 )
 from tests.simulation.made_problems import A, B, C, device, link, placed, route, times
+
+
+def left_out(problem: Problem, found: Distribution) -> tuple[LeftOut, ...]:
+    return compare(problem, found).left_out
+
+
+def runner_up(problem: Problem, found: Distribution) -> Distribution | None:
+    return compare(problem, found).runner_up
 
 
 def _with_c(c_s: float = 5 * MS) -> Problem:
@@ -99,6 +107,33 @@ def test_each_reason_to_leave_a_device_out_is_told(made: Problem, reason: str) -
     found = best(made)
     assert found.routes == ALL_ON_A
     assert left_out(made, found) == (LeftOut(device=B, reason=reason),)
+
+
+def test_where_memory_is_tight_a_device_left_out_is_told_of_with_what_fits() -> None:
+    # b holds the last two segments, 5000 bytes and 300 of activations, but not all, 18 ms. With the
+    # last on c: 1 + 10 and 4 on b, 1 + 1 and 5 on c, 1.
+    made = with_device(with_device(_with_c(), B, memory_bytes=5300), C, memory_bytes=3300)
+    found = best(made)
+    assert found.routes == A_THEN_B
+    assert left_out(made, found) == (
+        LeftOut(device=C, reason="the best route found that uses it takes 23 ms, this one 20 ms"),
+    )
+    (none,) = left_out(with_device(made, C, memory_bytes=900), found)
+    assert none.reason == (
+        "no route that uses it was found to keep to memory and bounds; with memory and bounds set "
+        "aside, the best route that uses it takes 23 ms, the best of all 18 ms"
+    )
+    (other,) = left_out(made, best(made, Target.MEMORY))
+    assert other.reason.startswith("with memory and bounds set aside, the best route that uses it")
+
+
+def test_all_that_is_compared_is_told_step_by_step() -> None:
+    made, told = _with_c(), list[float]()
+    compared = compare(made, best(made), report=told.append)
+    # Without b; with a, and with c; and each of the three alone.
+    assert told == pytest.approx([1 / 6, 2 / 6, 3 / 6, 4 / 6, 5 / 6, 1.0])
+    assert compared.alone is not None
+    assert compared.alone.routes == ALL_ON_B
 
 
 def test_nobody_is_left_out_where_all_work() -> None:

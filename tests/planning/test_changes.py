@@ -110,6 +110,14 @@ def test_another_form_is_compiled_from_the_weights_that_are_there(which: object)
     )
 
 
+def test_the_same_layout_on_another_unit_is_compiled() -> None:
+    before = _route(placed(0, 3, B, replace(npu(), layout=Layout.NHWC)))
+    after = _route(placed(0, 3, B, host(layout=Layout.NHWC)))
+    assert _change(quick_neighbour(), before, after) == Change(
+        bytes_to_send=(), subgraphs_to_compile=((B, 1),), seconds=COMPILE_S
+    )
+
+
 def test_devices_prepare_at_once_and_the_slowest_counts() -> None:
     made = quick_neighbour()
     made = replace(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import datetime
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -19,11 +20,14 @@ from edge_agent.hardware import (
 )
 from edge_agent.planning.estimate import (
     ERROR_FRACTION,
+    border_s_per_byte,
     configurations,
     estimated_times,
     is_taken,
     planned_device,
 )
+from edge_agent.profile_files.reading import load
+from edge_agent.profile_files.shipped import shipped
 from edge_agent.profiles import Configuration, SegmentTimes
 from edge_agent.summaries import Arithmetic, ModelSummary, OperatorClass, OperatorWork, Segment
 from tests.planning.made_models import segment, summary
@@ -152,6 +156,47 @@ def test_the_fastest_core_counts_for_one_thread() -> None:
     uneven = replace(_CPU, core_operations_per_s=((Arithmetic.FLOAT32, _sourced(20e9)),))
     (found,) = estimated_times(uneven, _ONE, [_segment(_work(nodes=0))]).segment_s
     assert found == pytest.approx(10e6 / 10e9)
+
+
+@pytest.mark.parametrize(("threads", "instances"), [(1, 4), (2, 2)])
+@pytest.mark.parametrize("parallel", [1.0, 0.0])
+def test_runs_at_once_share_what_all_cores_reach(
+    threads: int, instances: int, parallel: float
+) -> None:
+    # One core is clocked to half of what all four reach: four of them get a quarter each.
+    uneven = replace(_CPU, core_operations_per_s=((Arithmetic.FLOAT32, _sourced(20e9)),))
+    which = replace(_ONE, threads=threads, instances=instances)
+    work = _segment(_work(nodes=0, parallel=parallel))
+    (found,) = estimated_times(uneven, which, [work]).segment_s
+    # 10 million operations at 0.5 of the peak.
+    assert found == pytest.approx(10e6 * instances / 20e9)
+
+
+def test_runs_that_leave_cores_idle_are_as_quick_as_one() -> None:
+    (alone,), (beside,) = (
+        estimated_times(_CPU, replace(_ONE, instances=n), [_segment(_work())]).segment_s
+        for n in (1, 3)
+    )
+    assert beside == alone
+
+
+@pytest.mark.parametrize("path", list(shipped().values()), ids=lambda path: path.stem)
+def test_no_shipped_profile_promises_more_than_its_peak(path: Path) -> None:
+    for unit in load(path).units:
+        for arithmetic, peak in unit.operations_per_s:
+            for which in configurations(unit, is_for_throughput=True):
+                for parallel in (1.0, 0.0):
+                    big = _work(arithmetic=arithmetic, operations=10**12, parallel=parallel)
+                    (took_s,) = estimated_times(unit, which, [_segment(big)]).segment_s
+                    assert which.instances * 1e12 / took_s <= peak.value, (which, arithmetic)
+
+
+def test_bytes_go_into_memory_of_its_own_at_the_rate_of_the_bus() -> None:
+    # Nothing is said of borders: 12 GB/s, as PCIe 3.0 x16 gives.
+    card = replace(_NPU, kind=UnitKind.GPU)
+    assert border_s_per_byte(card, Layout.NATIVE) == pytest.approx(1 / 12e9)
+    found = estimated_times(card, configurations(card)[0], [_segment(_work(nodes=0))])
+    assert found.border_s_per_byte == pytest.approx(1 / 12e9)
 
 
 def test_convolutions_on_a_processor_are_quickest_in_blocked() -> None:

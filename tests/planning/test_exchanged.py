@@ -9,7 +9,7 @@ from edge_agent.planning.metrics import evaluate
 from edge_agent.planning.planner import exchanged
 from edge_agent.plans import Target
 from edge_agent.problems import Problem
-from tests.planning.made_pairs import ALL_ON_A, ALL_ON_B, HOST, quick_neighbour
+from tests.planning.made_pairs import ALL_ON_A, ALL_ON_B, HOST, quick_neighbour, with_device
 from tests.simulation.made_problems import A, placed, route
 
 
@@ -52,8 +52,7 @@ def test_several_requests_at_once_count_only_for_a_rate() -> None:
     twice = replace(HOST, instances=2)
     (device,) = (d for d in made.devices if d.id == A)
     fast = replace(device.times[0], configuration=twice, segment_s=(1e-6,) * 3)
-    devices = tuple(replace(d, times=(*d.times, fast)) if d.id == A else d for d in made.devices)
-    made = replace(made, devices=devices)
+    made = with_device(made, A, times=(*device.times, fast), cores=2)
     many = _answer(made, Target.THROUGHPUT, (route(placed(0, 3, A, twice)),), bound=1e9)
     one = _answer(made, Target.LATENCY, ALL_ON_B, bound=0.0)
     assert many.metrics.latency_s < one.metrics.latency_s

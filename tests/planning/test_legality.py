@@ -63,7 +63,7 @@ OBJECTED = [
         "b/cpu must not be used: it is loud",
     ),
     (
-        with_device(quick_neighbour(), B, times=(times(host(threads=2), [MS] * 3),)),
+        with_device(quick_neighbour(), B, times=(times(host(threads=2), [MS] * 3),), cores=2),
         "device b has no latency profile of cpu/NCHW/1t",
     ),
     (_refusing_on_b(), "b/cpu/NCHW/1t refuses segment 1"),
@@ -79,6 +79,10 @@ OBJECTED = [
     (without_link(quick_neighbour(), A, B), "there is no link from a to b"),
     (without_link(quick_neighbour(), B, A), "there is no link from b to a"),
     (with_device(quick_neighbour(), B, most_crossing_bytes=3999), "b takes 3999 bytes at once"),
+    (
+        with_device(replace(quick_neighbour(), output_bytes=1000), A, most_crossing_bytes=999),
+        "a takes 999 bytes at once, 1000 would cross",
+    ),
     (_with_cut(crossing_bytes=None), "before segment 1"),
     (_with_cut(others=(("list", "seq(tensor(float))"),)), "before segment 1"),
     (with_device(quick_neighbour(), B, memory_bytes=5299), "b has 5299 bytes of memory, 5300 are"),
@@ -153,6 +157,17 @@ def test_bounds_on_energy_and_bytes_hold_for_every_route() -> None:
     assert objections(bounded(quick_neighbour(), Target.BYTES, 9999), both) == (
         "bytes 10000, at most 9999 is asked",
     )
+
+
+def test_a_route_that_no_request_takes_breaks_no_bound_on_energy_or_bytes() -> None:
+    spare_a, spare_b = (replace(r, share=0.0) for r in (*ALL_ON_A, *ALL_ON_B))
+    # On a 120 mJ and no bytes; on b 24 mJ and 10000 bytes.
+    cheap = bounded(quick_neighbour(), Target.ENERGY, 0.1)
+    assert objections(cheap, ALL_ON_A) == ("energy 0.12, at most 0.1 is asked",)
+    assert objections(cheap, (*ALL_ON_B, spare_a)) == ()
+    silent = bounded(quick_neighbour(), Target.BYTES, 9999)
+    assert objections(silent, ALL_ON_B) == ("bytes 10000, at most 9999 is asked",)
+    assert objections(silent, (*ALL_ON_A, spare_b)) == ()
 
 
 def test_more_routes_than_are_asked_for_are_an_objection() -> None:

@@ -18,6 +18,8 @@ from edge_agent.planning.metrics import (
     resource_loads,
     sending_s,
 )
+from edge_agent.simulation.simulator import simulate
+from edge_agent.simulation.workloads import ClosedLoop
 from edge_agent.subgraphs import SegmentRange
 from edge_agent.summaries import Fork, SharedInput
 from tests.planning.made_pairs import (
@@ -155,6 +157,19 @@ def test_processors_are_busy_with_what_they_send_and_receive() -> None:
     assert evaluate(made, A_THEN_B).energy_joules == pytest.approx(joules)
 
 
+def test_a_loaded_processor_takes_longer_to_receive_and_no_more_energy() -> None:
+    made = now(with_device(quick_neighbour(), B, receive_s_per_byte=1e-6), B, load_fraction=0.5)
+    (received,) = (
+        leg for leg in legs(made, A_THEN_B[0]) if isinstance(leg, Sending) and leg.link.target == B
+    )
+    assert received.receive_s / MS == pytest.approx(8)
+    found = evaluate(made, A_THEN_B)
+    # 10 ms on a; 1 + 4 + 8 ms to b, 8 ms of work there; 1 ms back.
+    assert found.latency_s / MS == pytest.approx(10 + 13 + 8 + 1)
+    # 4 W: 10 ms on a, undisturbed 4 ms of work and 4 ms of receiving on b.
+    assert found.energy_joules == pytest.approx(4 * (10 + 4 + 4) * MS)
+
+
 def test_a_medium_is_one_resource() -> None:
     made = with_links(replace(quick_neighbour(), output_bytes=3000), medium="air")
     loads = resource_loads(made, [(1.0, legs(made, A_THEN_B[0]))])
@@ -186,6 +201,25 @@ def test_threads_draw_their_share_of_the_processor() -> None:
     made = problem(model(1), [device(A, times(which, [20 * MS]), cores=4)])
     found = evaluate(made, (route(placed(0, 1, A, which)),))
     assert found.energy_joules == pytest.approx(4.0 * 3 / 4 * 20 * MS)
+
+
+@pytest.mark.parametrize(("threads", "instances"), [(1, 1), (4, 1), (2, 2), (1, 4)])
+def test_runs_at_once_draw_together_what_their_threads_do(threads: int, instances: int) -> None:
+    which = host(threads=threads, instances=instances)
+    made = problem(model(1), [device(A, times(which, [20 * MS]), cores=4)])
+    routes = (route(placed(0, 1, A, which)),)
+    found = evaluate(made, routes)
+    assert found.energy_joules == pytest.approx(4.0 * threads / 4 * 20 * MS)
+    assert found.throughput_per_s * found.energy_joules <= 4.0 * (1 + 1e-12)
+    seen = simulate(made, routes, ClosedLoop()).metrics
+    assert seen.energy_joules == pytest.approx(found.energy_joules)
+    assert seen.throughput_per_s == pytest.approx(found.throughput_per_s)
+
+
+def test_runs_that_need_more_cores_than_there_are_are_refused() -> None:
+    for which in (host(threads=5), host(threads=2, instances=3), host(instances=5)):
+        with pytest.raises(ValueError, match="cores at once, want at most the 4 that it has"):
+            device(A, times(which, [MS]), cores=4)
 
 
 def test_what_others_delay_costs_no_energy() -> None:
@@ -312,6 +346,27 @@ def test_arms_on_other_devices_wait_for_a_medium(medium: str, waits_ms: float) -
     )
     routes = (Route(steps=(placed(0, 1, A, HOST), forked(A, (0, B, HOST), (1, C, HOST)))),)
     assert evaluate(made, routes).latency_s / MS == pytest.approx(10 + waits_ms + 2 + 10)
+
+
+@pytest.mark.parametrize(("medium", "fork_ms"), [("", 11 + 2), ("air", 12 + 2)])
+def test_results_of_arms_come_back_in_the_order_in_which_they_are_ready(
+    medium: str, fork_ms: float
+) -> None:
+    # c is ready after 10 ms, b after 11; each result takes 2 ms on the way.
+    fork = Fork(
+        segments=SegmentRange(start=1, stop=3),
+        branches=tuple(branch(b + 1, w, output_bytes=2000) for b, w in enumerate(([1, 0], [0, 1]))),
+    )
+    made = problem(
+        model(3, forks=[fork]),
+        [
+            device(name, times(HOST, [10 * MS, middle_s, 10 * MS]))
+            for name, middle_s in ((A, 10 * MS), (B, 11 * MS), (C, 10 * MS))
+        ],
+        [*both_ways(A, B, medium=medium), *both_ways(A, C, medium=medium)],
+    )
+    routes = (Route(steps=(placed(0, 1, A, HOST), forked(A, (0, B, HOST), (1, C, HOST)))),)
+    assert evaluate(made, routes).latency_s / MS == pytest.approx(10 + fork_ms)
 
 
 @pytest.mark.parametrize(("shared_bytes", "sent_bytes"), [(0, 4000), (2000, 2000), (500, 3500)])

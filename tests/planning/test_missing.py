@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from edge_agent.planning.missing import why_idle, why_infeasible
+from edge_agent.planning.missing import obstacle, why_idle
+from edge_agent.planning.planner import EFFORT
 from edge_agent.plans import Bound, Target
 from edge_agent.problems import Problem
 from tests.planning.made_pairs import (
@@ -55,7 +56,7 @@ def test_a_banned_unit_says_why() -> None:
 
 
 def test_what_only_runs_several_at_once_is_for_the_throughput() -> None:
-    made = with_device(quick_neighbour(), B, times=(times(host(instances=4), [MS] * 3),))
+    made = with_device(quick_neighbour(), B, times=(times(host(instances=4), [MS] * 3),), cores=4)
     said = why_idle(made, made.device(B), Target.LATENCY)
     assert said == "none of its configurations runs one request at a time"
     assert why_idle(made, made.device(B), Target.THROUGHPUT) == ""
@@ -173,7 +174,7 @@ def test_bounds_beyond_reach_are_all_told() -> None:
 
 def test_branches_at_once_count_among_what_can_be_had() -> None:
     made = bounded(two_branches(), Target.LATENCY, 20 * MS)
-    assert "the least is 21 ms" in why_infeasible(made, Target.LATENCY)
+    assert "the least is 21 ms" in obstacle(made, Target.LATENCY, EFFORT).text
     assert refused(made, Target.ENERGY).endswith("the least is 21 ms")
 
 

@@ -103,7 +103,7 @@ def test_where_everything_costs_nothing_few_routes_are_looked_at() -> None:
     """There are 12 to the power of 300 of them."""
     used = [configuration(layout, k) for layout in Layout for k in (1, 2, 3)]
     free = tuple(times(which, [0.0] * 300) for which in used)
-    here = device("here", free)
+    here = device("here", free, cores=3)
     problem = Problem(summary=chain(300), devices=(here,), owner=here.id)
     found = ranked(by_seconds(tabulated(problem)), len(used) + 1)
     assert found == [*(((0, c),) for c in range(len(used))), ((0, 0), (1, 1))]

@@ -109,6 +109,17 @@ def test_what_both_have_in_common_is_no_noise() -> None:
     assert same.noise == 0.0
 
 
+def test_a_route_that_few_requests_take_is_little_noise() -> None:
+    # b takes 99 ms where a takes 1, so that it gets a hundredth of the requests.
+    made = _off_by(one_segment(1 * MS, 99 * MS, input_bytes=0), 0.0, 0.01)
+    policy = ReplanPolicy(horizon_s=60.0, compile_s=0.1, least_gain=0.0)
+    found = _replan(made, (ON_A,), Target.THROUGHPUT, policy)
+    assert found.gain == pytest.approx(0.01)
+    # A hundredth of 99 ms may be off by a hundredth; the requests take 0.99 + 0.99 ms.
+    assert found.noise == pytest.approx(0.01 * 0.99 / 1.98)
+    assert found.is_change
+
+
 def test_a_small_gain_is_not_worth_a_change_however_certain() -> None:
     policy = replace(POLICY, least_gain=0.41)
     found = _replan(quick_neighbour(), ALL_ON_A, policy=policy)

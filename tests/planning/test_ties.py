@@ -1,4 +1,5 @@
-"""Of mixtures that are as fast, the one is given whose slowest route is the quickest."""
+"""Of mixtures that are as fast, the one is given whose slowest route is the quickest, and of routes
+that cost as little, the quickest."""
 
 from __future__ import annotations
 
@@ -17,7 +18,18 @@ from edge_agent.plans import Bound, Target
 from edge_agent.problems import Problem
 from tests.planning.made_pairs import both_ways, one_segment
 from tests.planning.oracle.problems_made import small_problem
-from tests.simulation.made_problems import A, B, C, device, host, placed, route, times
+from tests.simulation.made_problems import (
+    A,
+    B,
+    C,
+    device,
+    host,
+    model,
+    placed,
+    problem,
+    route,
+    times,
+)
 
 MS = 1e-3
 HOST = host()
@@ -98,3 +110,14 @@ def test_where_memory_is_free_no_mixture_that_is_as_fast_is_quicker() -> None:
         assert isinstance(least, Distribution)
         assert found.metrics.latency_s <= least.metrics.latency_s * (1.0 + 1e-6), seed
     assert looked_at > 10
+
+
+def test_of_configurations_that_send_as_little_the_quickest_is_used() -> None:
+    # The slow one comes first.
+    slow, quick = host(threads=1), host(threads=2)
+    here = device(A, times(slow, [10 * MS] * 2), times(quick, [5 * MS] * 2))
+    found = plan(problem(model(2, 10), [here]), Target.BYTES)
+    assert isinstance(found, Distribution)
+    assert found.metrics.wire_bytes == 0
+    assert found.metrics.latency_s == pytest.approx(10 * MS)
+    assert found.routes == (route(placed(0, 2, A, quick)),)

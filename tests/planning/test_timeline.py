@@ -10,10 +10,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from edge_agent.planning.metrics import Computing, Sending, legs
+from edge_agent.distributions import Distribution
+from edge_agent.planning.metrics import Computing, Sending, evaluate, legs
 from edge_agent.planning.timeline import Bar, Timeline, lone, steady, timeline
 from edge_agent.planning.timeline_files import draw_timelines, trace_events
 from edge_agent.plans import Target
+from tests.planning.made_pairs import ALL_ON_B, MS, quick_neighbour, with_links
 from tests.planning.made_plans_over_devices import (
     FOUR,
     GPU,
@@ -91,6 +93,25 @@ def test_no_resource_is_used_beyond_what_it_is() -> None:
         for start_s, _, _ in taken:
             at_once = [share for a, b, share in taken if a <= start_s < b - 1e-12]
             assert sum(at_once) <= 1.0 + 1e-9
+
+
+def test_instances_work_at_once() -> None:
+    # 9 ms on the way, 90 ms of work, four at once: one begins every 22.5 ms.
+    bars = steady(problem(), distribution(Target.THROUGHPUT, whole(PI, FOUR)), requests=6)
+    began_ms = [bar.start_s / MS for bar in bars if isinstance(bar.leg, Computing)]
+    assert began_ms == pytest.approx([9 + 22.5 * n for n in range(6)])
+
+
+@pytest.mark.parametrize(("medium", "second_ms"), [("air", 20), ("", 13)])
+def test_links_on_one_medium_carry_one_after_the_other(medium: str, second_ms: float) -> None:
+    # 10 ms on the way there, 6 ms of work, 3 ms on the way back; links of 1 ms latency.
+    made = with_links(replace(quick_neighbour(), output_bytes=3000), medium=medium)
+    metrics = replace(evaluate(made, ALL_ON_B), throughput_per_s=1000 / 13)
+    plan = Distribution(target=Target.THROUGHPUT, routes=ALL_ON_B, metrics=metrics, bound=1000 / 13)
+    first, second = _by_request(steady(made, plan, requests=2)).values()
+    assert [bar.start_s / MS for bar in first] == pytest.approx([0, 11, 17])
+    # It arrives at 13 ms; the answer of the first is on the medium from 17 to 20 ms.
+    assert second[0].start_s / MS == pytest.approx(second_ms)
 
 
 def test_the_steady_rate_is_the_one_that_is_predicted() -> None:

@@ -162,6 +162,12 @@ def test_measured_latency_is_read_for_its_model_and_division() -> None:
         ("= 1e-10", "= 1.0", "latency[0].border_s_per_byte", "got 1.0, want a number from 0 to"),
         ("= 0.03", "= 1e9", "latency[0].error_fraction", "a number from 0 to 1000"),
         ("threads = 4", "threads = 5", "latency[0].threads", "got 5, want at most 4, the cores of"),
+        (
+            "threads = 4",
+            "threads = 4\ninstances = 2",
+            "latency[0].instances",
+            "got 2, want at most 1:",
+        ),
         ('unit = "cpu"', 'unit = "gpu"', "latency[0].unit", "want one of cpu, npu"),
         (MODEL, "abc", "latency[0].model", "64 hexadecimal digits"),
     ],

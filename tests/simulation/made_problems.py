@@ -99,13 +99,15 @@ def times(
 def device(
     name: DeviceId,
     *profiles: SegmentTimes,
-    cores: int = 1,
+    cores: int | None = None,
     send_s_per_byte: float = 0.0,
     receive_s_per_byte: float = 0.0,
     host_w: tuple[float, float] = (1.0, 5.0),
     npu_w: tuple[float, float] = (0.5, 2.5),
     npu_memory_bytes: int | None = None,
 ) -> PlannedDevice:
+    """Without `cores` it has as many as its configurations need."""
+    needed = max((profile.configuration.cores for profile in profiles), default=0)
     return PlannedDevice(
         id=name,
         units=(
@@ -114,7 +116,7 @@ def device(
         ),
         times=profiles,
         memory_bytes=1 << 30,
-        cores=cores,
+        cores=max(1, needed) if cores is None else cores,
         send_s_per_byte=send_s_per_byte,
         receive_s_per_byte=receive_s_per_byte,
     )

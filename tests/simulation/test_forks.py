@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from edge_agent.distributions import PlacedArm, PlacedFork, Route
+from edge_agent.planning.metrics import evaluate
 from edge_agent.problems import Problem
 from edge_agent.simulation.network import Transport
 from edge_agent.simulation.simulator import simulate
@@ -37,18 +38,27 @@ FORK = Fork(
 )
 
 
-def forked(*, send_s_per_byte: float = 0.0, receive_s_per_byte: float = 0.0) -> Problem:
+def forked(
+    *,
+    send_s_per_byte: float = 0.0,
+    receive_s_per_byte: float = 0.0,
+    border_s_per_byte: float = 0.0,
+) -> Problem:
+    on_a, on_npu, on_b = (
+        times(which, [0.01, middle_s, 0.01], border_s_per_byte=border_s_per_byte)
+        for which, middle_s in ((host(), 0.04), (npu(), 0.02), (host(), 0.02))
+    )
     return problem(
         model(3, [1000, 4000], forks=[FORK]),
         [
             device(
                 A,
-                times(host(), [0.01, 0.04, 0.01]),
-                times(npu(), [0.01, 0.02, 0.01]),
+                on_a,
+                on_npu,
                 send_s_per_byte=send_s_per_byte,
                 receive_s_per_byte=receive_s_per_byte,
             ),
-            device(B, times(host(), [0.01, 0.02, 0.01])),
+            device(B, on_b),
         ],
         [link(A, B), link(B, A)],
     )
@@ -85,6 +95,29 @@ def test_an_arm_elsewhere_gets_its_part_and_sends_its_part_back() -> None:
 
 
 ELSEWHERE_FIRST = PlacedArm(branches=(0,), device=B, configuration=host())
+
+
+@pytest.mark.parametrize(
+    ("arms", "fork_ms"),
+    [
+        # 20 and 10 ms of work, 1000 bytes in and 2000 out at 1 us each.
+        ((AT_HOME, ON_NPU), 20 + 3),
+        # And 1 + 2 ms on the way.
+        ((ON_NPU, ELSEWHERE_FIRST), 3 + 10 + 3),
+    ],
+    ids=["on two units", "on two devices"],
+)
+def test_arms_pay_for_what_they_take_in_and_give_out(
+    arms: tuple[PlacedArm, ...], fork_ms: float
+) -> None:
+    made = forked(border_s_per_byte=1e-6)
+    predicted = evaluate(made, around(*arms))
+    # Before the fork 1000 bytes, after it 4000.
+    assert predicted.latency_s == pytest.approx((10 + 1 + fork_ms + 4 + 10) * 1e-3)
+    seen = simulate(made, around(*arms), ClosedLoop()).metrics
+    assert seen.latency_s == pytest.approx(predicted.latency_s)
+    assert seen.energy_joules == pytest.approx(predicted.energy_joules)
+    assert seen.throughput_per_s == pytest.approx(predicted.throughput_per_s, rel=0.01)
 
 
 def test_transfers_delay_an_arm_on_the_cores_that_make_them_ready() -> None:

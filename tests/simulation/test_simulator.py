@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -172,9 +173,9 @@ def test_instances_fill_their_unit_together() -> None:
     assert four.metrics.energy_joules == pytest.approx(0.02 * 2 / 4)
 
 
-def test_runs_with_more_threads_than_cores_draw_no_more_than_all_cores() -> None:
+def test_runs_at_once_on_all_cores_draw_what_the_processor_does() -> None:
     which = host(threads=2, instances=2)
-    made = problem(model(1), [device(A, times(which, [0.02]), cores=2)])
+    made = problem(model(1), [device(A, times(which, [0.02]), cores=4)])
     seen = simulate(made, (route(placed(0, 1, A, which)),), ClosedLoop())
     assert seen.metrics.throughput_per_s * seen.metrics.energy_joules == pytest.approx(4.0)
 
@@ -264,6 +265,16 @@ def test_weights_that_two_routes_share_are_there_once() -> None:
     seen = simulate(made, routes, Lone())
     # Weights of 1,000 and 2,000 bytes; arenas of 200, 100 and, on b, 200.
     assert dict(seen.memory_bytes) == {"a": 3300.0, "b": 2200.0}
+
+
+def test_weights_in_half_precision_take_half_of_the_memory() -> None:
+    half = replace(npu(), is_half=True)
+    made = problem(model(2), [device(A, times(half, [0.01, 0.01]))])
+    routes = (route(placed(0, 2, A, half)),)
+    seen = simulate(made, routes, ClosedLoop())
+    agree(made, routes, seen)
+    # Weights of 1,000 and 2,000 bytes, halved; an arena of 200.
+    assert dict(seen.memory_bytes) == {"a": 1700.0}
 
 
 def test_a_request_at_a_low_rate_waits_for_nobody() -> None:
