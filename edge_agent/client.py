@@ -36,13 +36,21 @@ from edge_agent.transport.memory import OwnMemory
 from edge_agent.wire.arguments import (
     bounds_of,
     check_front,
+    check_progress,
+    check_socket,
     count_of,
     deadline_of,
+    flag_of,
     half_bound,
+    mapping_of,
+    model_of,
+    path_of,
     pins_of,
     served_target,
     shapes_of,
     targets_of,
+    text_of,
+    texts_of,
     timeout_of,
 )
 from edge_agent.wire.arrays import pack_arrays, payload_bytes, unpack_arrays
@@ -74,11 +82,7 @@ from edge_agent.wire.messages import (
     Unload,
     decode,
 )
-from edge_agent.wire.parts import (
-    ModelState,
-    Place,
-    TensorHead,
-)
+from edge_agent.wire.parts import ModelState, Place, TensorHead
 
 if TYPE_CHECKING:
     from edge_agent.distributions import Planned
@@ -134,6 +138,7 @@ class Client:
 
     def __init__(self, socket: str | Path | None = None) -> None:
         """Use the socket at that path; None: `EDGE_AGENT_SOCKET`, the settings, or the default."""
+        check_socket(socket)
         self._path = find_socket(os.environ, socket)
         self._codec = Codec()
         self._id = uuid.uuid4().hex
@@ -182,8 +187,8 @@ class Client:
             deadline_s: seconds from now until the answer is no longer wanted; None: no limit.
 
         Returns:
-            The outputs as arrays over received bytes; sequences as lists, maps as dicts and
-            empty optionals as None.
+            Arrays over received bytes; lists of them for sequences, dicts for maps and None for
+            empty optionals.
 
         Raises:
             UnknownModel, InputMismatch: the request does not fit what is loaded.
@@ -193,9 +198,11 @@ class Client:
             ModelQuarantined: the model keeps killing its worker.
             AgentUnavailable: nothing answered at the socket until the deadline.
         """
-        heads, tensors = pack_arrays({name: _value(a) for name, a in inputs.items()})
+        model = model_of("model", model)
+        given = mapping_of("inputs", inputs, "arrays by the names of inputs")
+        heads, tensors = pack_arrays({name: _value(a) for name, a in given.items()})
         until_s = _until_s(deadline_of(deadline_s))
-        wanted = None if outputs is None else tuple(outputs)
+        wanted = None if outputs is None else texts_of("outputs", outputs, "names of outputs")
         if self._pid != os.getpid():
             self._begin_anew()
         request = f"{self._id}-{next(self._numbers)}"
@@ -286,15 +293,18 @@ class Client:
             StorageError: it cannot be stored.
         """
         timeout_s = timeout_of(timeout_s)
+        wait = flag_of("wait", wait)
         message = Load(
-            path=os.path.abspath(path),
-            name=name,
+            path=path_of("path", path, "the path of a model file"),
+            name=None if name is None else text_of("name", name, "a name for the model, or None"),
             target=served_target(target),
             threads=count_of("threads", threads, MAX_THREADS),
-            shapes=shapes_of(shapes or {}),
+            shapes=shapes_of(shapes),
             subgraphs=count_of("subgraphs", subgraphs, MAX_SUBGRAPHS),
-            pins=pins_of(pins or {}),
-            samples=None if samples is None else os.path.abspath(samples),
+            pins=pins_of(pins),
+            samples=None
+            if samples is None
+            else path_of("samples", samples, "the path of a folder"),
             half_bound=half_bound(allow),
         )
         loaded = self._ask(message, Models).models[0]
@@ -309,6 +319,7 @@ class Client:
             UnknownModel: it was unloaded meanwhile.
         """
         until_s = _until_s(timeout_of(timeout_s))
+        model = model_of("model", model)
         while True:
             state = self.model(model)
             if state.planning in ("done", "failed") or state.state == "quarantined":
@@ -326,6 +337,7 @@ class Client:
         Raises:
             UnknownModel: no model has that name.
         """
+        model_of("name", name)
         states = self.models()
         for state in states:
             if state.name == name:
@@ -365,6 +377,8 @@ class Client:
             BadRequest: it is not planned yet: `wait` for that.
             EdgeAgentError: its plan could not be made.
         """
+        model = model_of("model", model)
+        check_progress(on_progress)
         if shapes is None:
             return self._ask(AskPlan(model=model), Plan).plan
         ask = AskPlan(model=model, shapes=shapes_of(shapes))
@@ -404,12 +418,15 @@ class Client:
             Busy: others ask the planner, and as many wait for that as may: 4.
             DeadlineExceeded: planning took too long.
         """
+        model = model_of("model", model)
+        is_pareto = flag_of("is_pareto", is_pareto)
+        check_progress(on_progress)
         wanted = targets_of(targets)
         check_front(wanted, is_pareto=is_pareto)
         message = AskDistributions(
             model=model,
             targets=wanted,
-            bounds=bounds_of(bounds or {}),
+            bounds=bounds_of(bounds),
             is_pareto=is_pareto,
         )
         found = self._ask(message, Distributions, on_progress)
@@ -420,7 +437,8 @@ class Client:
 
     def replan(self, model: str, *, wait: bool = False) -> ModelState:
         """Measure and plan a model again while it goes on serving."""
-        state = self._ask(Replan(model=model), Models).models[0]
+        wait = flag_of("wait", wait)
+        state = self._ask(Replan(model=model_of("model", model)), Models).models[0]
         return self.wait(model) if wait else state
 
     def unload(self, model: str) -> None:
@@ -429,7 +447,7 @@ class Client:
         Raises:
             UnknownModel: no model has that name.
         """
-        self._ask(Unload(model=model), Done)
+        self._ask(Unload(model=model_of("model", model)), Done)
 
     def _ask(
         self,

@@ -16,12 +16,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeGuard
 
 import msgspec
 
 from edge_agent.devices import Options, UnitId, UnitKind
 from edge_agent.errors import UsageError
+from edge_agent.literals import literal, unreadable
 from edge_agent.profiles import HOST
 
 _APP = "edge-agent"
@@ -324,8 +325,7 @@ def _read_file(path: Path, home: Path) -> _FromFile | None:
     except OSError as error:
         raise UsageError(f"{path}: cannot read the config file: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        # Also numbers of thousands of digits, and tables thousands deep.
-        raise UsageError(f"{path}: is no TOML file: {error}") from error
+        raise UsageError(f"{path}: is no TOML file: {unreadable(error)}") from error
     return _Reader(path, home).settings(table)
 
 
@@ -395,8 +395,7 @@ class _Reader:
             self._refuse("planning", value, "a table")
         self._check_keys("planning.", value, [field.name for field in fields(Budgets)])
         for key, number in value.items():
-            is_number = isinstance(number, int | float) and not isinstance(number, bool)
-            if not is_number or not 0 < number < math.inf:
+            if isinstance(number, bool) or not _is_finite(number) or number <= 0:
                 self._refuse(f"planning.{key}", number, "a number of seconds above 0")
         return Budgets(**value)
 
@@ -461,8 +460,7 @@ class _Reader:
         return tuple(sorted((k, self._option(f"{key}.{k}", v)) for k, v in value.items()))
 
     def _option(self, key: str, value: object) -> str:
-        is_finite = isinstance(value, int | float) and math.isfinite(value)
-        if not is_finite and not isinstance(value, str):
+        if not _is_finite(value) and not isinstance(value, str):
             self._refuse(key, value, "a text, a number, true or false")
         # Most providers read "1" and "0" where they want a truth value.
         return str(int(value) if isinstance(value, bool) else value)
@@ -475,4 +473,12 @@ class _Reader:
                 )
 
     def _refuse(self, key: str, value: object, want: str) -> NoReturn:
-        raise UsageError(f"{self._path}: key {key}: got {value!r}, want {want}")
+        raise UsageError(f"{self._path}: key {key}: got {literal(value)}, want {want}")
+
+
+def _is_finite(value: object) -> TypeGuard[int | float]:
+    """Whether it is a number that a float can hold; truth values are numbers to Python."""
+    try:
+        return isinstance(value, int | float) and math.isfinite(value)
+    except OverflowError:
+        return False

@@ -108,7 +108,7 @@ def test_an_input_that_cannot_be_sent_is_refused_before_anything_is() -> None:
     with FakeAgent() as agent, Client(agent.path) as client:
         with pytest.raises(InputMismatch, match='tensor "x"'):
             client.infer("m", {"x": np.zeros(1, "datetime64[s]")})
-        with pytest.raises(BadRequest, match="valid UTF-8"):
+        with pytest.raises(BadRequest, match=r"in valid UTF-8$"):
             client.infer("caf\udce9", {"x": X})
         assert agent.asked == []
 
@@ -490,6 +490,80 @@ def test_arguments_that_make_no_sense_are_refused_before_anything_is_sent(
         with pytest.raises(BadRequest, match=r"got .*, want"):
             call(client)
         assert agent.asked == []
+
+
+NO_TEXT = (5, None, b"m", ["m"], True)
+NO_FLAG: tuple[object, ...] = ("yes", 1, None, [])
+NO_DICT: tuple[object, ...] = (5, "x", [("x", 1)], [])
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "call"),
+    [
+        ("model", NO_TEXT, lambda client, value: client.infer(value, {"x": X})),
+        ("model", NO_TEXT, lambda client, value: client.plan(value)),
+        ("model", NO_TEXT, lambda client, value: client.plan(value, {"x": (1,)})),
+        ("model", NO_TEXT, lambda client, value: client.distributions(value)),
+        ("model", NO_TEXT, lambda client, value: client.wait(value)),
+        ("model", NO_TEXT, lambda client, value: client.replan(value)),
+        ("model", NO_TEXT, lambda client, value: client.unload(value)),
+        ("name", NO_TEXT, lambda client, value: client.model(value)),
+        ("name", (5, b"m", ["m"]), lambda client, value: client.load("m.onnx", value)),
+        ("path", NO_TEXT, lambda client, value: client.load(value)),
+        ("samples", (5, b"m", ["m"]), lambda client, value: client.load("m.onnx", samples=value)),
+        ("inputs", (*NO_DICT, None), lambda client, value: client.infer("m", value)),
+        ("inputs", ({5: X}, {None: X}), lambda client, value: client.infer("m", value)),
+        ("outputs", (5, [5], [b"y"]), lambda client, value: client.infer("m", {"x": X}, value)),
+        ("deadline_s", ("1", True), lambda c, value: c.infer("m", {"x": X}, deadline_s=value)),
+        ("wait", NO_FLAG, lambda client, value: client.load("m.onnx", wait=value)),
+        ("wait", NO_FLAG, lambda client, value: client.replan("m", wait=value)),
+        ("is_pareto", NO_FLAG, lambda client, value: client.distributions("m", is_pareto=value)),
+        ("timeout_s", ("1", True), lambda client, value: client.wait("m", timeout_s=value)),
+        ("timeout_s", ("1", []), lambda client, value: client.load("m.onnx", timeout_s=value)),
+        ("shapes", NO_DICT, lambda client, value: client.load("m.onnx", shapes=value)),
+        ("shapes", ({5: (1,)},), lambda client, value: client.load("m.onnx", shapes=value)),
+        ("shapes", NO_DICT, lambda client, value: client.plan("m", value)),
+        ("pins", NO_DICT, lambda client, value: client.load("m.onnx", pins=value)),
+        ("pins", ({"a": 5}, {5: "cpu"}), lambda client, value: client.load("m.onnx", pins=value)),
+        ("bounds", NO_DICT, lambda client, value: client.distributions("m", bounds=value)),
+        ("bounds", ({5: 1.0},), lambda client, value: client.distributions("m", bounds=value)),
+        ("bounds", ([("latency", 1)],), lambda c, value: c.distributions("m", bounds=value)),
+        ("targets", (5, None, [5], b"x"), lambda c, value: c.distributions("m", value)),
+        ("targets", ([np.zeros(2)],), lambda client, value: client.distributions("m", value)),
+        ("target", (5, None, np.zeros(2)), lambda c, value: c.load("m.onnx", target=value)),
+        ("threads", ("2", 1.5, True), lambda c, value: c.load("m.onnx", threads=value)),
+        ("subgraphs", ("2", 1.5), lambda client, value: client.load("m.onnx", subgraphs=value)),
+        ("allow", (5, None, [5]), lambda client, value: client.load("m.onnx", allow=value)),
+        ("on_progress", (5, None), lambda c, value: c.distributions("m", on_progress=value)),
+        ("on_progress", (5, None), lambda c, value: c.plan("m", on_progress=value)),
+    ],
+)
+def test_an_argument_of_the_wrong_type_is_named_before_anything_is_sent(
+    name: str, wrong: Sequence[object], call: Callable[[Client, object], object]
+) -> None:
+    with FakeAgent() as agent, Client(agent.path) as client:
+        for value in wrong:
+            with pytest.raises(BadRequest, match=f"^{name}: got .*, want ") as told:
+                call(client, value)
+            assert type(told.value) is BadRequest
+        assert agent.asked == []
+
+
+def test_a_socket_is_a_path() -> None:
+    for wrong in (5, b"agent.sock", ["agent.sock"]):
+        with pytest.raises(BadRequest, match=r"^socket: got .*, want a path"):
+            Client(wrong)  # type: ignore[arg-type]
+
+
+def test_what_is_nearly_of_the_right_type_is_taken() -> None:
+    with FakeAgent(says(state())) as agent, Client(agent.path) as client:
+        client.load(Path("m.onnx"), "café", samples=Path("samples"), wait=np.bool_(False))  # type: ignore[arg-type]
+        message = agent.asked[0].message
+        assert isinstance(message, Load)
+        assert (message.path, message.name) == (os.path.abspath("m.onnx"), "café")
+        assert message.samples == os.path.abspath("samples")
+    with FakeAgent(doubles) as agent, Client(agent.path) as client:
+        assert list(client.infer("m", {"x": X}, outputs="y")) == ["y"]
 
 
 def test_distributions_are_asked_for_as_the_caller_said() -> None:

@@ -44,8 +44,9 @@ def _segment_lines(shown: ShownSegment) -> tuple[str, ...]:
     if len(segment.operators) > _OPERATORS:
         named.append("…")
     last = f"-{segment.stop - 1}" if segment.stop - segment.start > 1 else ""
+    nodes = "no nodes" if segment.stop == segment.start else f"nodes {segment.start}{last}"
     return (
-        f"segment {segment.index}: nodes {segment.start}{last}",
+        f"segment {segment.index}: {nodes}",
         " ".join(named),
         f"{human(segment.operations)} operations, score {human(shown.score.score)}",
     )

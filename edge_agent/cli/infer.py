@@ -149,7 +149,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"--deadline: got {options.deadline:g}, want 0 to {MAX_DEADLINE_S:g}")
     wanted = None if options.outputs is None else options.outputs.split(",")
     if wanted is not None and not all(wanted):
-        raise UsageError(f"--outputs: got {options.outputs!r}, want NAME,NAME")
+        raise UsageError(f'--outputs: got "{options.outputs}", want NAME,NAME')
     path = None if options.output is None else check_file("--output", options.output)
     times_s = []
     with client_of(options) as client:

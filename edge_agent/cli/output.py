@@ -67,7 +67,9 @@ def count_text(count: int, what: str) -> str:
 
 
 def run_text(start: int, stop: int) -> str:
-    """The members of [start, stop), as in "3-7"."""
+    """The members of [start, stop), as in "3-7"; "-" if there is none."""
+    if start == stop:
+        return "-"
     return f"{start}-{stop - 1}" if stop - start > 1 else str(start)
 
 

@@ -10,7 +10,7 @@ from edge_agent.cli.output import PatientProgress, client_of, print_json, print_
 from edge_agent.cli.plan_options import asked_targets, parse_bounds
 from edge_agent.distributions import Distribution, Infeasible, Planned
 from edge_agent.errors import EdgeAgentError, UsageError
-from edge_agent.planning.short import share_texts
+from edge_agent.planning.short import gap_text, number_text, rate_text, share_texts
 from edge_agent.plans import Target
 
 
@@ -70,12 +70,12 @@ def _row(title: str, answer: Distribution | Infeasible, knows_energy: bool) -> t
     shares = share_texts([route.share for route in answer.routes])
     return (
         title,
-        f"{metrics.latency_s * 1e3:.4g}",
-        f"{metrics.throughput_per_s:.4g}",
-        f"{metrics.energy_joules:.3g}" if knows_energy else "not known",
+        number_text(metrics.latency_s * 1e3),
+        rate_text(metrics.throughput_per_s),
+        number_text(metrics.energy_joules, 3) if knows_energy else "not known",
         size_text(round(metrics.peak_memory_bytes)),
         size_text(round(metrics.wire_bytes)),
-        f"{answer.gap:.1%}",
+        gap_text(answer.gap),
         " or ".join(
             f"{route} ({share})" if len(shares) > 1 else str(route)
             for route, share in zip(answer.routes, shares, strict=True)

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from edge_agent.devices import DeviceId, UnitId
 from edge_agent.errors import UsageError
+from edge_agent.literals import unreadable
 from edge_agent.problems import DeviceStatistics
 from edge_agent.profile_files.fields import Fields, Table, is_number
 from edge_agent.quantities import SIZE, parse
@@ -49,9 +50,10 @@ def decode_statistics(
     try:
         table = _json(text, file) if is_json else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        # Also numbers of thousands of digits, and tables thousands deep.
         word = "JSON" if is_json else "TOML"
-        raise UsageError(f"{file}: is not valid {word}: {error}; correct it there") from error
+        raise UsageError(
+            f"{file}: is not valid {word}: {unreadable(error)}; correct it there"
+        ) from error
     if not isinstance(table, dict):
         raise UsageError(f"{file}: got no table, want one with a table for each device")
     reader = _Reader(file)

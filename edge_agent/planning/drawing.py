@@ -5,14 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from unicodedata import east_asian_width
 from xml.sax.saxutils import escape
 
+from edge_agent.planning.short import number_text
 from edge_agent.plans import Target
 
 INK, GREY, PALE = "#1f2933", "#7b8794", "#e4e7eb"
 _FONT = "system-ui, 'DejaVu Sans', Arial, sans-serif"
-CHARACTER_WIDTH = 0.56
-"""Of a letter, in font sizes: enough for most texts."""
+_NARROW = frozenset("ijlfrt .,:;'|!()[]/-I")
+_BROAD = frozenset("mwMW@%&+=<>")
+_BOLDER = 1.15
+"""How much broader bold letters are."""
 
 
 def document(width: float, height: float, title: str, parts: Iterable[str]) -> str:
@@ -25,6 +30,13 @@ def document(width: float, height: float, title: str, parts: Iterable[str]) -> s
     ground = f'<rect width="{coordinate(width)}" height="{coordinate(height)}" fill="#ffffff"/>'
     lines = ('<?xml version="1.0" encoding="UTF-8"?>', head, f"<title>{escaped(title)}</title>")
     return "\n".join((*lines, ground, *parts, "</svg>")) + "\n"
+
+
+def moved(parts: Sequence[str], right: float) -> list[str]:
+    """The parts, moved to the right."""
+    if not right:
+        return list(parts)
+    return [f'<g transform="translate({coordinate(right)} 0)">', *parts, "</g>"]
 
 
 def escaped(content: str) -> str:
@@ -119,9 +131,30 @@ def polyline(points: Sequence[tuple[float, float]], *, stroke: str = GREY) -> st
     return f'<polyline points="{places}" fill="none" stroke="{stroke}" stroke-dasharray="3 3"/>'
 
 
-def text_width(content: str, size: float = 12) -> float:
-    """About how wide a text is."""
-    return len(content) * size * CHARACTER_WIDTH
+def text_width(content: str, size: float = 12, *, is_bold: bool = False) -> float:
+    """How wide a text is at most, in the broadest of the fonts that are asked for (DejaVu Sans)."""
+    return sum(map(_character_width, content)) * size * (_BOLDER if is_bold else 1.0)
+
+
+def _character_width(character: str) -> float:
+    """In font sizes."""
+    if character in _NARROW:
+        return 0.42
+    if character in _BROAD:
+        return 1.0
+    if character.isascii():
+        return 0.79 if character.isupper() else 0.65
+    return 1.3 if east_asian_width(character) in "WF" else 1.0
+
+
+def fitting(content: str, width: float, size: float = 12, *, is_bold: bool = False) -> str:
+    """The text, or its beginning if it is wider than `width`."""
+    if text_width(content, size, is_bold=is_bold) <= width:
+        return content
+    kept = len(content)
+    while kept and text_width(content[:kept] + "…", size, is_bold=is_bold) > width:
+        kept -= 1
+    return content[:kept].rstrip() + "…"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,9 +167,13 @@ class Scale:
     factor: float
     """How many SI units it is."""
 
+    def number(self, value: float) -> str:
+        """A value without its unit."""
+        return number_text(value / self.factor) if math.isfinite(value) else "no limit"
+
     def shown(self, value: float) -> str:
         """A value with its unit."""
-        return f"{value / self.factor:.3g} {self.unit}"
+        return f"{self.number(value)} {self.unit}" if math.isfinite(value) else "no limit"
 
 
 _WORDS = {
@@ -182,6 +219,24 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
     return [k * step for k in range(first, last + 1)]
 
 
-def tick_text(value: float) -> str:
-    """A tick's number, without what floats leave."""
-    return f"{value:.6g}"
+def tick_texts(marks: Sequence[float], room: float = math.inf, size: float = 11) -> list[str]:
+    """The numbers at the ticks, with the digits that tell them apart and without what floats
+    leave; "" at as many as it takes for the rest to have `room` from tick to tick."""
+    step = min((after - before for before, after in pairwise(marks)), default=0.0)
+    most = max(map(abs, marks), default=0.0)
+    texts = [_tick_text(mark, step, most) for mark in marks]
+    widest = max((text_width(text, size) for text in texts), default=0.0) + size
+    every = max(1, math.ceil(widest / room))
+    return [text if at % every == 0 else "" for at, text in enumerate(texts)]
+
+
+def _tick_text(mark: float, step: float, most: float) -> str:
+    if not step:
+        return f"{mark:.6g}"
+    decimals = -math.floor(math.log10(step) + 1e-9)
+    if most >= 1e9 or decimals > 9:
+        digits = max(1, math.floor(math.log10(most)) + 1 + decimals)
+        return f"{mark:.{digits}g}"
+    text = f"{mark:.{max(decimals, 0)}f}"
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    return "0" if text == "-0" else text

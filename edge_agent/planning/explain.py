@@ -332,7 +332,7 @@ def _segment_row(segment: ExplainedSegment) -> list[str]:
     crossing = segment.crossing_bytes
     return [
         str(segment.index),
-        f"{start}-{stop - 1}" if stop - start > 1 else str(start),
+        nodes_text(start, stop),
         clipped(operators, _SEGMENT_OPERATORS_WIDTH),
         human(segment.operations),
         "-" if crossing is None else human(crossing) + "B",
@@ -380,7 +380,7 @@ def _row(explained: ExplainedSubgraph) -> list[str]:
     start, stop = subgraph.nodes
     return [
         str(subgraph.segments),
-        f"{start}-{stop - 1}" if stop - start > 1 else str(start),
+        nodes_text(start, stop),
         " ".join(f"{name}×{often}" for name, often in explained.operators),
         human(explained.operations),
         human(explained.bytes_moved) + "B",
@@ -394,6 +394,13 @@ def _row(explained: ExplainedSubgraph) -> list[str]:
         str(explained.runner_up) if explained.runner_up else "-",
         ms_text(explained.runner_up_loss_s, signed=True),
     ]
+
+
+def nodes_text(start: int, stop: int) -> str:
+    """Nodes [start, stop), the last one included, as in `3-7`; `-` if there is none."""
+    if start == stop:
+        return "-"
+    return f"{start}-{stop - 1}" if stop - start > 1 else str(start)
 
 
 def human(amount: float) -> str:

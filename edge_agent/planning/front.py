@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 
 from edge_agent.distributions import Distribution, Metrics
 from edge_agent.planning.drawing import (
@@ -15,17 +16,18 @@ from edge_agent.planning.drawing import (
     diamond,
     document,
     dot,
+    fitting,
     label,
     line,
+    moved,
     polyline,
     scale_of,
     text_width,
-    tick_text,
+    tick_texts,
     ticks,
 )
-from edge_agent.planning.explain import clipped
 from edge_agent.planning.labelling import Box, Wanted, place
-from edge_agent.planning.short import devices_text
+from edge_agent.planning.short import GAP_TO_FRONT, devices_text, gap_text
 from edge_agent.plans import Target
 
 _LEFT, _TOP, _WIDTH, _HEIGHT, _RIGHT = 80.0, 56.0, 640.0, 380.0, 190.0
@@ -34,6 +36,10 @@ _LISTED = 24
 _ROW = 16.0
 _DOT, _DIAMOND = 6.0, 10.0
 _SMALL = 11.0
+_BETWEEN = 14.0
+"""Columns of the list."""
+_MOST_DEVICES = 440.0
+"""Of the list's last column, which is clipped beyond it."""
 _FAR = 14.0
 """A label farther from its mark than this is joined to it by a line."""
 _COLOURS = ((68, 1, 84), (33, 145, 140), (253, 200, 37))
@@ -87,8 +93,9 @@ def draw_front(
     x_axis = _axis(targets[0], everything, _LEFT, _LEFT + _WIDTH)
     y_axis = _axis(targets[1], everything, bottom, _TOP)
     shades = _Shades.of(targets[2], found) if len(targets) > 2 else None
+    room = _WIDTH + _RIGHT - 16
     parts = [
-        label(_LEFT, 22, title, size=15, is_bold=True),
+        label(_LEFT, 22, fitting(title, room, 15, is_bold=True), size=15, is_bold=True),
         label(_LEFT, 40, _subtitle(found, targets), fill=GREY),
         *_grid(x_axis, y_axis),
     ]
@@ -99,9 +106,13 @@ def draw_front(
     parts += _alone_marks(alone, x_axis, y_axis)
     parts += _labels(found, alone, x_axis, y_axis)
     parts += _legend(shades, bool(alone))
-    parts += _listing(found, targets, bottom + 62)
+    columns = _columns(found, targets, told)
+    parts += _listing(columns, len(found), bottom + 62)
     height = bottom + 62 + _ROW * (min(len(found), _LISTED) + 2)
-    return document(_LEFT + _WIDTH + _RIGHT, height, title, parts)
+    listed = max(text_width(cell, _SMALL) for cell in columns[-1].cells)
+    width = max(_LEFT + _WIDTH + _RIGHT, columns[-1].x + listed + _BETWEEN)
+    outside = max(0.0, -_title_x(y_axis) + 20)
+    return document(width + outside, height, title, moved(parts, outside))
 
 
 def _subtitle(found: Sequence[Distribution], targets: Sequence[Target]) -> str:
@@ -124,17 +135,18 @@ def _axis(target: Target, metrics: Sequence[Metrics], start: float, stop: float)
 def _grid(x_axis: _Axis, y_axis: _Axis) -> list[str]:
     bottom, right = _TOP + _HEIGHT, _LEFT + _WIDTH
     parts = []
-    for mark in x_axis.marks:
+    room = _WIDTH / (len(x_axis.marks) - 1)
+    for mark, text in zip(x_axis.marks, tick_texts(x_axis.marks, room), strict=True):
         x = x_axis.place(mark * x_axis.scale.factor)
         parts += [
             line(x, _TOP, x, bottom),
-            label(x, bottom + 18, tick_text(mark), anchor="middle", size=11),
+            label(x, bottom + 18, text, anchor="middle", size=11),
         ]
-    for mark in y_axis.marks:
+    for mark, text in zip(y_axis.marks, tick_texts(y_axis.marks), strict=True):
         y = y_axis.place(mark * y_axis.scale.factor)
         parts += [
             line(_LEFT, y, right, y),
-            label(_LEFT - 8, y + 4, tick_text(mark), anchor="end", size=11),
+            label(_LEFT - 8, y + 4, text, anchor="end", size=11),
         ]
     middle_x, middle_y = _LEFT + _WIDTH / 2, _TOP + _HEIGHT / 2
     return [
@@ -142,8 +154,21 @@ def _grid(x_axis: _Axis, y_axis: _Axis) -> list[str]:
         line(_LEFT, bottom, right, bottom, stroke=INK),
         line(_LEFT, _TOP, _LEFT, bottom, stroke=INK),
         label(middle_x, bottom + 38, _axis_text(x_axis.scale), anchor="middle", is_bold=True),
-        label(20, middle_y, _axis_text(y_axis.scale), anchor="middle", is_bold=True, turned=-90.0),
+        label(
+            _title_x(y_axis),
+            middle_y,
+            _axis_text(y_axis.scale),
+            anchor="middle",
+            is_bold=True,
+            turned=-90.0,
+        ),
     ]
+
+
+def _title_x(y_axis: _Axis) -> float:
+    """Where the name of the upright axis stands: left of its numbers, beyond 0 if they are long."""
+    widest = max(text_width(text, 11) for text in tick_texts(y_axis.marks))
+    return min(20.0, _LEFT - 8 - widest - 10)
 
 
 def _axis_text(scale: Scale) -> str:
@@ -305,7 +330,7 @@ def _legend(shades: _Shades | None, has_alone: bool) -> list[str]:
     x, y = _LEFT + _WIDTH + 24, _TOP + 8
     parts = []
     if shades is not None:
-        words = shades.scale.word.split(", ")
+        words = [line for word in shades.scale.word.split(", ") for line in wrap(word, 20)]
         parts += [label(x, y + 14 * i, word, size=11) for i, word in enumerate(words)]
         y += 14 * len(words)
         steps = 24
@@ -325,22 +350,48 @@ def _legend(shades: _Shades | None, has_alone: bool) -> list[str]:
     return parts
 
 
-def _listing(found: Sequence[Distribution], targets: Sequence[Target], top: float) -> list[str]:
-    scales = [scale_of(t, [one.metrics.value(t) for one in found]) for t in targets]
-    columns = [_LEFT + 40 + 110 * i for i in range(len(targets) + 1)]
-    head = (*targets, "devices")
-    parts = [label(_LEFT, top, "no.", size=11, is_bold=True)]
-    parts += [
-        label(x, top, word, size=11, is_bold=True) for x, word in zip(columns, head, strict=True)
-    ]
-    for number, one in enumerate(found[:_LISTED], start=1):
-        y = top + _ROW * number
-        values = [s.shown(one.metrics.value(t)) for s, t in zip(scales, targets, strict=True)]
-        room = int((_LEFT + _WIDTH + _RIGHT - columns[-1]) / text_width("m", 11))
-        cells = (*values, clipped(devices_text(one.routes), room))
-        parts.append(label(_LEFT, y, str(number), size=11))
-        parts += [label(x, y, cell, size=11) for x, cell in zip(columns, cells, strict=True)]
-    if len(found) > _LISTED:
-        more = f"and {len(found) - _LISTED} more"
-        parts.append(label(_LEFT, top + _ROW * (_LISTED + 1), more, size=11, fill=GREY))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Column:
+    """Of the list of distributions."""
+
+    title: str
+    cells: tuple[str, ...]
+    x: float
+    """Its right end where `is_number`, else its left one."""
+    is_number: bool
+
+
+def _columns(
+    found: Sequence[Distribution], targets: Sequence[Target], told: Sequence[Target]
+) -> list[_Column]:
+    """Each as wide as the widest of what stands in it; the last one is clipped."""
+    listed = found[:_LISTED]
+    contents = [("no.", [str(number) for number in range(1, len(listed) + 1)], False)]
+    for target in targets:
+        values = [one.metrics.value(target) for one in listed]
+        scale = scale_of(target, values)
+        cells = [scale.number(value) if target in told else "not known" for value in values]
+        contents.append((f"{target} ({scale.unit})", cells, True))
+    contents.append((GAP_TO_FRONT, [gap_text(one.gap) for one in listed], False))
+    columns, x = [], _LEFT
+    for title, cells, is_number in contents:
+        width = max(text_width(cell, _SMALL) for cell in cells)
+        width = max(width, text_width(title, _SMALL, is_bold=True))
+        at = x + width if is_number else x
+        columns.append(_Column(title=title, cells=tuple(cells), x=at, is_number=is_number))
+        x += width + _BETWEEN
+    devices = tuple(fitting(devices_text(one.routes), _MOST_DEVICES, _SMALL) for one in listed)
+    return [*columns, _Column(title="devices", cells=devices, x=x, is_number=False)]
+
+
+def _listing(columns: Sequence[_Column], count: int, top: float) -> list[str]:
+    parts = []
+    for column in columns:
+        anchor = "end" if column.is_number else "start"
+        parts.append(label(column.x, top, column.title, anchor=anchor, size=_SMALL, is_bold=True))
+        for row, cell in enumerate(column.cells, start=1):
+            parts.append(label(column.x, top + _ROW * row, cell, anchor=anchor, size=_SMALL))
+    if count > _LISTED:
+        more = f"and {count - _LISTED} more"
+        parts.append(label(_LEFT, top + _ROW * (_LISTED + 1), more, size=_SMALL, fill=GREY))
     return parts

@@ -9,38 +9,53 @@ from textwrap import wrap
 from edge_agent.distributions import Distribution, Infeasible
 from edge_agent.planning.accounts import Account, MemoryUse, Prediction, ResourceUse, RouteAccount
 from edge_agent.planning.cost import node_range
-from edge_agent.planning.explain import clipped, main_operators, ms_text
+from edge_agent.planning.explain import clipped, main_operators, ms_text, nodes_text
 from edge_agent.planning.metrics import Computing, Leg, Sending
 from edge_agent.planning.placed import TEXT_WIDTH, wrapped
 from edge_agent.planning.present import spared_text
-from edge_agent.planning.short import bytes_text, devices_text, gap_text, share_texts
+from edge_agent.planning.short import (
+    GAP_TO_FRONT,
+    bytes_text,
+    devices_text,
+    gap_text,
+    number_text,
+    rate_text,
+    share_texts,
+)
 from edge_agent.plans import Target
 from edge_agent.problems import Problem
 from edge_agent.subgraphs import SegmentRange
 
-_COLUMNS = ("latency ms", "per s", "J, modelled", "memory", "wire")
+_METRIC_TITLES = ("latency ms", "per s", "J, modelled", "memory", "wire")
 _LEAST_LAST = 12
 _FULL = 0.9995
 """From here on a resource is printed as 100.0 % busy."""
-_LEFT = frozenset({"for", "gap", "devices"})
+_LEFT = frozenset({"for", "gap", GAP_TO_FRONT, "devices"})
 
 
 def target_table(plans: Sequence[Distribution], *, knows_energy: bool = True) -> list[str]:
     """The metrics of distributions for different targets, a line each, under a title."""
-    rows = [
-        [p.target, *_metric_cells(p, knows_energy), gap_text(p.gap), devices_text(p.routes)]
-        for p in plans
-    ]
-    return _table([["for", *_COLUMNS, "gap", "devices"], *rows])
+    return _metric_table("for", [p.target for p in plans], "gap", plans, knows_energy)
 
 
 def front_table(plans: Sequence[Distribution], *, knows_energy: bool = True) -> list[str]:
-    """The metrics of a Pareto set, numbered from 1."""
+    """The metrics of a Pareto set, numbered from 1, with how far from the front each may be."""
+    numbers = [str(number) for number in range(1, len(plans) + 1)]
+    return _metric_table("no.", numbers, GAP_TO_FRONT, plans, knows_energy)
+
+
+def _metric_table(
+    title: str,
+    names: Sequence[str],
+    gap_title: str,
+    plans: Sequence[Distribution],
+    knows_energy: bool,
+) -> list[str]:
     rows = [
-        [str(number), *_metric_cells(p, knows_energy), devices_text(p.routes)]
-        for number, p in enumerate(plans, start=1)
+        [name, *_metric_cells(p, knows_energy), gap_text(p.gap), devices_text(p.routes)]
+        for name, p in zip(names, plans, strict=True)
     ]
-    return _table([["no.", *_COLUMNS, "devices"], *rows])
+    return _table([[title, *_METRIC_TITLES, gap_title, "devices"], *rows])
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -64,15 +79,11 @@ def _metric_cells(plan: Distribution, knows_energy: bool) -> list[str]:
     metrics = plan.metrics
     return [
         ms_text(metrics.latency_s),
-        _rate(metrics.throughput_per_s),
-        f"{metrics.energy_joules:.3g}" if knows_energy else "not known",
+        rate_text(metrics.throughput_per_s),
+        number_text(metrics.energy_joules, 3) if knows_energy else "not known",
         bytes_text(metrics.peak_memory_bytes),
         bytes_text(metrics.wire_bytes),
     ]
-
-
-def _rate(per_s: float) -> str:
-    return f"{per_s:.4g}" if math.isfinite(per_s) else "no limit"
 
 
 def infeasible_lines(answers: Sequence[Infeasible]) -> list[str]:
@@ -152,9 +163,9 @@ def value_text(target: Target, value: float) -> str:
         case Target.LATENCY:
             return f"{ms_text(value)} ms"
         case Target.THROUGHPUT:
-            return f"{_rate(value)} requests per second"
+            return f"{rate_text(value)} requests per second"
         case Target.ENERGY:
-            return f"{value:.3g} J per request (modelled)"
+            return f"{number_text(value, 3)} J per request (modelled)"
         case Target.MEMORY | Target.BYTES:
             return bytes_text(value)
 
@@ -165,7 +176,7 @@ def _metrics_text(plan: Distribution, knows_energy: bool) -> str:
     energy = energy if knows_energy else "its energy is not known"
     error = f" ± {ms_text(metrics.latency_error_s)}" if metrics.latency_error_s else ""
     return (
-        f"latency {ms_text(metrics.latency_s)}{error} ms, {_rate(metrics.throughput_per_s)} "
+        f"latency {ms_text(metrics.latency_s)}{error} ms, {rate_text(metrics.throughput_per_s)} "
         f"requests per second, {energy}, "
         f"{bytes_text(metrics.peak_memory_bytes)} in the fullest memory, "
         f"{bytes_text(metrics.wire_bytes)} on the wire per request"
@@ -193,15 +204,16 @@ def _leg_text(problem: Problem, leg: Leg, width: int) -> str:
     match leg:
         case Computing():
             start, stop = node_range(problem.summary, leg.segments)
-            nodes = f"{start}-{stop - 1}" if stop - start > 1 else str(start)
             branches = getattr(leg.what, "branches", ())
             which = f", branches {', '.join(map(str, branches))}" if branches else ""
             counted = main_operators(problem.summary, leg.segments)
-            word = "nodes" if stop - start > 1 else "node"
             head = (
                 f"{leg.device}/{leg.what.configuration} runs {_segments_text(leg.segments)}{which},"
-                f" {word} {nodes}: "
             )
+            if start == stop:
+                return f"{head} which has no nodes"
+            word = "nodes" if stop - start > 1 else "node"
+            head += f" {word} {nodes_text(start, stop)}: "
             operators = " ".join(f"{name}×{often}" for name, often in counted)
             return head + clipped(operators, max(width - len(head), 12))
         case Sending():
@@ -231,7 +243,7 @@ def _boundary_text(problem: Problem, boundary: int) -> str:
 def _resource_lines(problem: Problem, plan: Distribution, uses: Sequence[ResourceUse]) -> list[str]:
     if not uses:
         return ["Nothing is busy: nothing takes any time."]
-    rate = _rate(plan.metrics.throughput_per_s)
+    rate = rate_text(plan.metrics.throughput_per_s)
     lines = [f"Busy at {rate} requests per second, the most that the plan gives:"]
     full = [use for use in uses if use.busy_fraction >= _FULL]
     word = "the bottleneck" if len(full) == 1 else "a bottleneck"

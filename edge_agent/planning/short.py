@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import groupby
 
 from edge_agent.distributions import PlacedFork, PlacedSubgraph, Route, Step
 
+GAP_TO_FRONT = "gap to front"
+"""What the gap of a member of a Pareto set is called: how much better, in the target that it was
+made for, one that is no worse in the others may be."""
 _LEAST_WHOLE = 0.0095
 """From here on a share is shown in whole per cents."""
 
@@ -58,6 +62,25 @@ def gap_text(gap: float) -> str:
     step = 10.0**-digits
     shown = round(-(-per_cent // step) * step, digits)
     return f"gap ≤ {shown:.{digits}f} %"
+
+
+def number_text(number: float, digits: int = 4) -> str:
+    """A number with so many digits, and all of those before its point; powers of ten only where
+    there would be a dozen digits or more."""
+    if not math.isfinite(number):
+        return f"{number:g}"
+    if 10.0 ** (digits - 1) <= abs(number) < 1e12:
+        return f"{number:.0f}"
+    shown = f"{number:.{digits}g}"
+    if "e-" not in shown or abs(number) < 1e-6:
+        return shown
+    decimals = digits - 1 - math.floor(math.log10(abs(number)))
+    return f"{number:.{decimals}f}".rstrip("0")
+
+
+def rate_text(per_s: float) -> str:
+    """A throughput without its unit."""
+    return number_text(per_s) if math.isfinite(per_s) else "no limit"
 
 
 def bytes_text(size_bytes: float) -> str:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from edge_agent.devices import DeviceId
 from edge_agent.distributions import Distribution, PlacedArm, PlacedSubgraph, Route
 from edge_agent.planning.metrics import Computing, Leg, Sending, host_resource, latency_s, legs
-from edge_agent.planning.short import bytes_text
+from edge_agent.planning.short import bytes_text, number_text
 from edge_agent.plans import Target
 from edge_agent.problems import Problem
 
@@ -82,7 +82,7 @@ def timeline(problem: Problem, plan: Distribution) -> Timeline:
 
 def _rate_text(plan: Distribution) -> str:
     rate = plan.metrics.throughput_per_s
-    return f"{rate:.4g} per second" if math.isfinite(rate) else "once"
+    return f"{number_text(rate)} per second" if math.isfinite(rate) else "once"
 
 
 def lone(problem: Problem, route: Route) -> tuple[Bar, ...]:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from edge_agent.planning.drawing import (
-    CHARACTER_WIDTH,
     GREY,
     INK,
     PALE,
     box,
     document,
+    fitting,
     label,
     line,
     scale_of,
     text_width,
-    tick_text,
+    tick_texts,
     ticks,
 )
 from edge_agent.planning.metrics import Sending
@@ -35,22 +35,32 @@ TraceEvent = dict[str, object]
 def draw_timelines(title: str, lines: Sequence[Timeline]) -> str:
     """The timelines below each other, each with an axis of its own, as an SVG.
 
-    A bar is a leg of a request and has its colour; transfers are paler than runs.
+    A bar is a leg of a request and has its colour and number; transfers are paler than runs.
     """
     left = max([_LEAST_LEFT, *(text_width(_lane_name(k)) + 16 for t in lines for k in t.lanes)])
-    parts = [label(16, 24, title, size=15, is_bold=True)]
-    parts.append(label(16, 42, _LEGEND, size=11, fill=GREY))
-    top = 70.0
+    parts = [
+        label(16, 24, fitting(title, left + _WIDTH - 16, 15, is_bold=True), size=15, is_bold=True)
+    ]
+    legend = _legend(lines)
+    parts += [label(16, 42 + 15 * i, t, size=11, fill=GREY) for i, t in enumerate(legend)]
+    top = 55.0 + 15 * len(legend)
     for drawn in lines:
         panel, top = _panel(drawn, left, top)
         parts += panel
     return document(left + _WIDTH + _RIGHT, top, title, parts)
 
 
-_LEGEND = (
-    "Each request has a colour; runs are dark and say which segments, transfers are pale and say "
-    "how many bytes."
-)
+def _legend(lines: Sequence[Timeline]) -> list[str]:
+    kinds = "Runs are dark and say which segments, transfers are pale and say how many bytes."
+    most = max((drawn.requests for drawn in lines), default=0)
+    if most <= 1:
+        return [kinds]
+    again = f"; the {len(_COLOURS)} colours repeat" if most > len(_COLOURS) else ""
+    requests = (
+        f"Each request has a colour{again}. Where there is room, a bar begins with the number of "
+        "its request, counted from 0."
+    )
+    return [requests, kinds]
 
 
 def _panel(drawn: Timeline, left: float, top: float) -> tuple[list[str], float]:
@@ -61,11 +71,12 @@ def _panel(drawn: Timeline, left: float, top: float) -> tuple[list[str], float]:
     height = rows * _ROW + len(drawn.lanes) * _GAP
     begin, bottom = top + 12, top + 12 + height
     parts = [label(16, top, drawn.title, size=13, is_bold=True)]
-    for mark in marks:
+    room = _WIDTH / (len(marks) - 1)
+    for mark, text in zip(marks, tick_texts(marks, room), strict=True):
         x = left + mark * per_unit
         parts += [
             line(x, begin, x, bottom),
-            label(x, bottom + 16, tick_text(mark), anchor="middle", size=11),
+            label(x, bottom + 16, text, anchor="middle", size=11),
         ]
     parts.append(
         label(left + _WIDTH / 2, bottom + 34, f"time ({scale.unit})", anchor="middle", size=11)
@@ -75,14 +86,17 @@ def _panel(drawn: Timeline, left: float, top: float) -> tuple[list[str], float]:
         parts.append(label(left - 8, y + _ROW - 6, _lane_name(lane), anchor="end"))
         for row in lane.rows:
             for bar in row:
-                parts += _drawn_bar(bar, left, y, per_unit / scale.factor)
+                is_numbered = drawn.requests > 1
+                parts += _drawn_bar(bar, left, y, per_unit / scale.factor, is_numbered=is_numbered)
             y += _ROW
         y += _GAP
         parts.append(line(left, y - _GAP / 2, left + _WIDTH, y - _GAP / 2, stroke=PALE))
     return parts, bottom + 70
 
 
-def _drawn_bar(bar: Bar, left: float, y: float, width_per_s: float) -> list[str]:
+def _drawn_bar(
+    bar: Bar, left: float, y: float, width_per_s: float, *, is_numbered: bool
+) -> list[str]:
     x, width = left + bar.start_s * width_per_s, bar.took_s * width_per_s
     is_transfer = isinstance(bar.leg, Sending)
     facts = ", ".join(f"{key} {_fact(value)}" for key, value in bar_facts(bar).items())
@@ -102,9 +116,10 @@ def _drawn_bar(bar: Bar, left: float, y: float, width_per_s: float) -> list[str]
             opacity=0.35 if is_transfer else 1.0,
         )
     ]
-    room = int((width - 6) / (11 * CHARACTER_WIDTH))
-    text = bar_name(bar)
-    if len(text) <= room:
+    texts = (f"{bar.request}: {bar_name(bar)}", str(bar.request)) if is_numbered else ()
+    fits = (t for t in (*texts, bar_name(bar)) if text_width(t, 11) <= width - 6)
+    text = next(fits, None)
+    if text is not None:
         fill = INK if is_transfer else "#ffffff"
         parts.append(label(x + width / 2, y + 14, text, anchor="middle", size=11, fill=fill))
     return parts

@@ -11,6 +11,7 @@ from typing import NoReturn, TypeGuard, TypeVar
 
 from edge_agent.errors import UsageError
 from edge_agent.hardware import Source, Sourced
+from edge_agent.literals import literal
 from edge_agent.quantities import Measure, parse
 
 Table = Mapping[str, object]
@@ -59,11 +60,13 @@ class Fields:
 
     def source_of(self, key: str, value: object) -> Source:
         """The source that a key names."""
-        if not isinstance(value, str) or value not in self.sources:
+        if not isinstance(value, str):
+            self.refuse(key, value, "the key of a source in quotes, as of [sources.KEY]")
+        if value not in self.sources:
             known = ", ".join(self.sources) or "none"
-            close = close_to(str(value), self.sources)
+            close = close_to(value, self.sources)
             raise UsageError(
-                f"{self.file}: key {key}: got {value!r}, want a source of the file: there "
+                f"{self.file}: key {key}: got {literal(value)}, want a source of the file: there "
                 f"{'is' if len(self.sources) < 2 else 'are'} {known}{close}; add "
                 f"[sources.{value}], or name another"
             )
@@ -159,8 +162,7 @@ class Fields:
 
     def refuse(self, key: str, value: object, want: str) -> NoReturn:
         """Say what a key has and what it should have."""
-        got = f'"{value}"' if isinstance(value, str) else repr(value)
-        raise UsageError(f"{self.file}: key {key}: got {got}, want {want}")
+        raise UsageError(f"{self.file}: key {key}: got {literal(value)}, want {want}")
 
     def share(self, key: str, value: object) -> Sourced:
         """A sourced number of at least 1e-6, to 1."""
@@ -179,7 +181,9 @@ class Fields:
 
 def is_number(value: object) -> TypeGuard[int | float]:
     """Whether it is a finite number; a TOML boolean is none, though it is a Python int."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return isinstance(value, int) or math.isfinite(value)
 
 
 def choices_of(choices: type[StrEnum]) -> str:

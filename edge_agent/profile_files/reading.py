@@ -20,6 +20,7 @@ from edge_agent.hardware import (
     SourceKind,
     UnitProfile,
 )
+from edge_agent.literals import literal, unreadable
 from edge_agent.profile_files.fields import Fields, Table, choices_of
 from edge_agent.profiles import HOST, HOST_UNIT, Configuration, SegmentTimes
 from edge_agent.quantities import BANDWIDTH, DURATION, PACE, POWER, RATE, SIZE
@@ -98,8 +99,9 @@ def decode(text: str, file: str) -> DeviceProfile:
     try:
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        # Also numbers of thousands of digits, and tables thousands deep.
-        raise UsageError(f"{file}: is not valid TOML: {error}; correct it there") from error
+        raise UsageError(
+            f"{file}: is not valid TOML: {unreadable(error)}; correct it there"
+        ) from error
     return _Reader(file).profile(table)
 
 
@@ -136,13 +138,15 @@ class _Reader(Fields):
             units=tuple(found.values()),
             latency=self._latency(table.get("latency", []), found),
         )
-        self._check_whole(profile)
+        self._check_whole(profile, table)
         return profile
 
-    def _check_whole(self, profile: DeviceProfile) -> None:
+    def _check_whole(self, profile: DeviceProfile, table: Table) -> None:
         size, available = profile.memory_bytes.value, profile.available_bytes
         if available is not None and available.value > size:
-            self.refuse("memory.available", available.value, f"at most memory.size, {size:.0f} B")
+            most = literal(_given(table, "memory.size"))
+            got = _given(table, "memory.available")
+            self.refuse("memory.available", got, f"at most memory.size, {most}")
         for unit in profile.units:
             key, idle_w = f"units.{unit.id}", unit.idle_w or profile.idle_w
             if unit.busy_w is None:
@@ -153,8 +157,10 @@ class _Reader(Fields):
                     "add [power] idle"
                 )
             if unit.busy_w.value < idle_w.value:
-                got = f"{unit.busy_w.value:g} W"
-                self.refuse(f"{key}.busy", got, f"at least what is idle, {idle_w.value:g} W")
+                of = key if unit.idle_w is not None else "power"
+                least = literal(_given(table, f"{of}.idle"))
+                got = _given(table, f"{key}.busy")
+                self.refuse(f"{key}.busy", got, f"at least {of}.idle, {least}")
 
     def _source(self, key: str, value: object) -> Source:
         where = f"sources.{key}"
@@ -220,21 +226,21 @@ class _Reader(Fields):
             refuses=self._operators(f"{key}.refuses", table),
             efficiencies=self._efficiencies(f"{key}.efficiency", table),
         )
-        self._check_peaks(key, unit)
+        self._check_peaks(key, unit, table)
         return unit
 
-    def _check_peaks(self, key: str, unit: UnitProfile) -> None:
+    def _check_peaks(self, key: str, unit: UnitProfile, table: Table) -> None:
         peaks = dict(unit.operations_per_s)
         if unit.takes and not any(peak in peaks for peak in unit.takes):
             want = "a peak for one of what it takes"
             self.refuse(f"{key}.peak", ", ".join(peaks), f"{want}: {', '.join(unit.takes)}")
         for arithmetic, one in unit.core_operations_per_s:
             if arithmetic not in peaks or one.value > peaks[arithmetic].value:
-                got = f"{one.value:g} OP/s"
+                got = _given(table, f"core_peak.{arithmetic}")
                 self.refuse(f"{key}.core_peak.{arithmetic}", got, "at most that of all, in peak")
         one_core = unit.core_bandwidth_bytes_per_s
         if one_core is not None and one_core.value > unit.bandwidth_bytes_per_s.value:
-            got = f"{one_core.value:g} B/s"
+            got = _given(table, "core_bandwidth")
             self.refuse(f"{key}.core_bandwidth", got, "at most that of all, in bandwidth")
 
     def _peaks(self, key: str, table: Table) -> tuple[tuple[Arithmetic, Sourced], ...]:
@@ -358,3 +364,12 @@ class _Reader(Fields):
         return tuple(
             (TensorName(name), self.wholes(f"{key}.{name}", dims)) for name, dims in table.items()
         )
+
+
+def _given(table: Table, key: str) -> object:
+    """What stands in the file as the value of a sourced quantity that was read before."""
+    value: object = table
+    for name in (*key.split("."), "value"):
+        assert isinstance(value, Mapping)
+        value = value[name]
+    return value

@@ -12,6 +12,7 @@ import msgspec
 
 from edge_agent import clock
 from edge_agent.errors import StorageError, UsageError
+from edge_agent.literals import literal
 from edge_agent.plans import Pin, Target
 from edge_agent.store.folder import (
     entries,
@@ -64,8 +65,8 @@ def check_name(name: str) -> str:
     """
     if not _NAME.fullmatch(name):
         raise UsageError(
-            f"model name: got {name!r}, want 1 to 64 of A-Z a-z 0-9 . _ - beginning with a letter "
-            "or digit; choose one with --name"
+            f"model name: got {literal(name)}, want 1 to 64 of A-Z a-z 0-9 . _ - beginning "
+            "with a letter or digit; choose one with --name"
         )
     return name
 
@@ -179,5 +180,5 @@ def _read(path: Path) -> list[LoadedModel]:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise StorageError(f"{path}: is damaged: {error}") from error
     if loaded.name != path.name.removesuffix(_SUFFIX):
-        raise StorageError(f"{path}: is the file of another name: {loaded.name!r}")
+        raise StorageError(f"{path}: is the file of another name: {literal(loaded.name)}")
     return [loaded]

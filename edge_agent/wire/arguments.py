@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
+from typing import Any
 
 from edge_agent.devices import UnitId
 from edge_agent.errors import BadRequest
@@ -19,9 +21,74 @@ and nothing else is said."""
 _MOST_SHOWN = 60
 
 
-def shapes_of(shapes: Mapping[str, Shape]) -> Shapes:
-    """Shapes by input. Raises: BadRequest."""
-    return tuple((TensorName(name), _shape(name, shape)) for name, shape in shapes.items())
+def text_of(name: str, given: object, what: str) -> str:
+    """A text that UTF-8 can hold; `what` says of what. Raises: BadRequest."""
+    if not isinstance(given, str):
+        raise BadRequest(f"{name}: got {_shown(given)}, want {what} (a str)")
+    if not given.isascii():
+        try:
+            given.encode()
+        except UnicodeEncodeError:
+            raise BadRequest(f"{name}: got {_shown(given)}, want {what} in valid UTF-8") from None
+    return given
+
+
+def flag_of(name: str, given: bool) -> bool:
+    """A truth value. Raises: BadRequest."""
+    if given is True or given is False:
+        return given
+    # Those of numpy say so by the kind of their dtype.
+    if getattr(getattr(given, "dtype", None), "kind", "") == "b" and getattr(given, "ndim", 1) == 0:
+        return bool(given)
+    raise BadRequest(f"{name}: got {_shown(given)}, want True or False")
+
+
+def path_of(name: str, given: str | os.PathLike[str], what: str) -> str:
+    """An absolute path. Raises: BadRequest."""
+    text = os.fspath(given) if isinstance(given, os.PathLike) else given
+    return os.path.abspath(text_of(name, text, what))
+
+
+def check_socket(given: object) -> None:
+    """Refuse a socket that is no path. Raises: BadRequest."""
+    if not isinstance(given, str | os.PathLike | None):
+        raise BadRequest(f"socket: got {_shown(given)}, want a path, or None for the default")
+
+
+def mapping_of(name: str, given: object, what: str) -> Mapping[str, Any]:
+    """Something by text; `what` says what. Raises: BadRequest."""
+    if not isinstance(given, Mapping):
+        raise BadRequest(f"{name}: got {_shown(given)}, want {what}, as a dict")
+    for key in given:
+        if type(key) is not str:
+            text_of(name, key, f"{what}: each key")
+    return given
+
+
+def texts_of(name: str, given: Sequence[str], what: str) -> tuple[str, ...]:
+    """Texts, or a single one. Raises: BadRequest."""
+    return tuple(text_of(name, one, what) for one in _several(given))
+
+
+def model_of(name: str, given: str) -> str:
+    """The name of a loaded model. Raises: BadRequest."""
+    return text_of(name, given, "the name of a loaded model")
+
+
+def check_progress(given: object) -> None:
+    """Refuse an `on_progress` that cannot be called. Raises: BadRequest."""
+    if not callable(given):
+        raise BadRequest(
+            f"on_progress: got {_shown(given)}, want a function of a fraction and a text"
+        )
+
+
+def shapes_of(shapes: Mapping[str, Shape] | None) -> Shapes:
+    """Shapes by input; None: none. Raises: BadRequest."""
+    if shapes is None:
+        return ()
+    given = mapping_of("shapes", shapes, "shapes by the names of inputs")
+    return tuple((TensorName(name), _shape(name, shape)) for name, shape in given.items())
 
 
 def _shape(name: str, shape: object) -> Shape:
@@ -39,21 +106,25 @@ def _shape(name: str, shape: object) -> Shape:
     return tuple(size for size in sizes if size is not None)
 
 
-def pins_of(pins: Mapping[str, str]) -> Pins:
-    """Units by patterns of node names. Raises: BadRequest."""
+def pins_of(pins: Mapping[str, str] | None) -> Pins:
+    """Units by patterns of node names; None: none. Raises: BadRequest."""
+    if pins is None:
+        return ()
+    mapping_of("pins", pins, "units by patterns of node names")
     if len(pins) > MAX_PINS:
         raise BadRequest(f"pins: got {len(pins)}, want at most {MAX_PINS}")
     for pattern, unit in pins.items():
+        text_of("pins", unit, f'the unit of "{pattern}"')
         if not pattern or not unit:
             raise BadRequest(f'pins: got "{pattern}" on "{unit}", want a pattern and a unit')
     return tuple(Pin(pattern=pattern, unit=UnitId(unit)) for pattern, unit in pins.items())
 
 
-def served_target(target: Target | str) -> Target:
+def served_target(target: object) -> Target:
     """A target that a loaded model can be measured for. Raises: BadRequest."""
-    if target not in SERVED_TARGETS:
+    if not isinstance(target, str) or target not in SERVED_TARGETS:
         wanted = ", ".join(t.value for t in SERVED_TARGETS)
-        raise BadRequest(f'target: got "{target}", want one of {wanted}')
+        raise BadRequest(f'target: got "{_cut(target)}", want one of {wanted}')
     return Target(target)
 
 
@@ -65,8 +136,12 @@ def targets_of(targets: Sequence[Target | str]) -> Targets:
     return found
 
 
-def bounds_of(bounds: Mapping[Target | str, float]) -> Bounds:
-    """Limits by target. Raises: BadRequest."""
+def bounds_of(bounds: Mapping[Target | str, float] | None) -> Bounds:
+    """Limits by target; None: none. Raises: BadRequest."""
+    if bounds is None:
+        return ()
+    if not isinstance(bounds, Mapping):
+        raise BadRequest(f"bounds: got {_shown(bounds)}, want limits by target, as a dict")
     return tuple(_bound(_target("bounds", target), limit) for target, limit in bounds.items())
 
 
@@ -90,13 +165,15 @@ def half_bound(allowed: Sequence[str]) -> float | None:
     """What `fp16` or `fp16=BOUND` says, the last of them; None: nothing. Raises: BadRequest."""
     bound = None
     for text in _several(allowed):
-        what, equals, number = str(text).partition("=")
+        what, equals, number = _cut(text).partition("=")
         try:
             bound = float(number) if equals else HALF_BOUND
         except ValueError:
             bound = math.nan
         if what != "fp16" or not 0 < bound < 1:
-            raise BadRequest(f'allow: got "{text}", want fp16 or fp16=BOUND with 0 < BOUND < 1')
+            raise BadRequest(
+                f'allow: got "{_cut(text)}", want fp16 or fp16=BOUND with 0 < BOUND < 1'
+            )
     return bound
 
 
@@ -154,10 +231,11 @@ def _whole(value: object) -> int | None:
 
 
 def _target(where: str, target: object) -> Target:
-    for known in Target:
-        if target == known:
-            return known
-    raise BadRequest(f'{where}: got "{target}", want one of {", ".join(Target)}')
+    if isinstance(target, str):
+        for known in Target:
+            if target == known:
+                return known
+    raise BadRequest(f'{where}: got "{_cut(target)}", want one of {", ".join(Target)}')
 
 
 def _several(given: object) -> Iterable[object]:
@@ -173,4 +251,12 @@ def _shown(value: object) -> str:
         text = str(value) if isinstance(value, Real) else repr(value)
     except ValueError:
         return f"numbers of more than {_MOST_SHOWN} digits"
+    text = text.encode(errors="backslashreplace").decode()
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+
+
+def _cut(value: object) -> str:
+    """A text as it is, other things as Python writes them, as far as that can be read."""
+    if not isinstance(value, str):
+        return _shown(value)
+    return value if len(value) <= _MOST_SHOWN else f"{value[:_MOST_SHOWN]}…"

@@ -123,6 +123,17 @@ def test_the_readme_tells_of_every_method_of_the_client_as_it_is(readme: str) ->
         assert set(exist) - told == set(), name
 
 
+def test_the_readme_says_which_commands_end_with_sigterm_as_with_ctrl_c(readme: str) -> None:
+    modules = {
+        path.stem
+        for path in (ROOT / "edge_agent" / "cli").glob("*.py")
+        if "with ending_on_sigterm()" in path.read_text()
+    }
+    assert modules == {"plan_flow", "split", "inspect"}
+    (row,) = re.findall(r"^\| 130 .*", readme, re.MULTILINE)
+    assert "`plan --devices`, `split` and `inspect` with SIGTERM" in row
+
+
 def test_the_readme_says_how_many_requests_may_wait_for_the_planner(readme: str) -> None:
     assert f"{MOST_WAITING} requests to the planner wait already" in readme
     assert f"as many wait for that as may: {MOST_WAITING}" in (Client.distributions.__doc__ or "")

@@ -153,7 +153,7 @@ def test_an_empty_text_is_neither_this_folder_nor_the_default(
         (["infer", "m", "--deadline", "nan"], "--deadline: got nan, want 0 to 1e+06"),
         (["infer", "m", "--deadline", "inf"], "--deadline: got inf, want 0 to 1e+06"),
         (["infer", "m", "--outputs", ""], "--outputs: got an empty text, want a name or value"),
-        (["infer", "m", "--outputs", "y,"], "--outputs: got 'y,', want NAME,NAME"),
+        (["infer", "m", "--outputs", "y,"], '--outputs: got "y,", want NAME,NAME'),
         (["infer", "m", "--repeat", "0"], "--repeat: got 0, want at least 1"),
         (["infer", "m", "--seed", "-1"], "--seed: got -1, want at least 0"),
         (["infer", "m", "--input", "x"], "--input x: want NAME=FILE.npy"),

@@ -7,7 +7,9 @@ import json
 from pathlib import Path
 from xml.etree import ElementTree
 
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
 from edge_agent import clock
 from edge_agent.cli.main import main
@@ -412,3 +414,16 @@ def test_one_target_makes_no_pareto_set_of_a_loaded_model_either(
     assert main(["plan", model, *twice, *further]) == 2
     said = "--pareto: got the target latency alone, want two or more --target"
     assert said in capsys.readouterr().err
+
+
+def test_a_model_without_nodes_is_said_to_have_none(
+    tmp_path: Path, boards: tuple[str, str], capsys: Shown
+) -> None:
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])
+    graph = helper.make_graph([], "empty", [value], [value])
+    net = tmp_path / "zero.onnx"
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), net)
+    further = ("--link", "slow-fast=1Gbit,0.1ms", "--target", "latency", "--explain")
+    assert main(planned(net, boards, *further)) == 0
+    assert "runs segment 0, which has no nodes\n" in capsys.readouterr().out

@@ -59,7 +59,7 @@ def test_json_says_the_same(tmp_path: Path) -> None:
         ("lab = 3", "now.toml: key lab: got 3, want a table"),
         ("[lab]\nlod = 1", "key lab.lod: is unknown, want one of load, free_memory, speed"),
         ("[lab]\nload = 1.5", "key lab.load: got 1.5, want a number from 0 to 1"),
-        ("[lab]\nload = true", "key lab.load: got True, want a number from 0 to 1"),
+        ("[lab]\nload = true", "key lab.load: got true, want a number from 0 to 1"),
         ("[lab]\nload = nan", "key lab.load: got nan, want a number from 0 to 1"),
         ('[lab]\nload = "50 %"', 'key lab.load: got "50 %", want a number from 0 to 1'),
         ("[lab]\nspeed = 0.0", "key lab.speed: got 0.0, want at least 1e-06; leave the device out"),
@@ -70,8 +70,15 @@ def test_json_says_the_same(tmp_path: Path) -> None:
         ("[lab]\nslowdown = { npu = 2 }", "key lab.slowdown.npu: is unknown, want one of cpu, gpu"),
         ("[lab]\nslowdown = { cpu = 0 }", "key lab.slowdown.cpu: got 0, want observed over"),
         ("[lab", "now.toml: is not valid TOML"),
-        ("lab = " + "[" * 100_000, "now.toml: is not valid TOML"),
-        ("lab = " + "9" * 5_000, "now.toml: is not valid TOML"),
+        (
+            "lab = " + "[" * 100_000,
+            "now.toml: is not valid TOML: its tables or lists are nested too deep; correct it",
+        ),
+        (
+            "lab = " + "9" * 5_000,
+            "now.toml: is not valid TOML: it has a number of more than 4300 digits; correct it",
+        ),
+        ("[lab]\nload = " + "9" * 400, f"key lab.load: got {'9' * 80}…, want a number from 0 to 1"),
     ],
 )
 def test_a_wrong_file_is_refused_with_key_and_cure(text: str, message: str) -> None:
@@ -103,3 +110,19 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "now.toml").write_bytes(b"\xff")
     with pytest.raises(UsageError, match="is not UTF-8; save it as UTF-8 text"):
         load_statistics(tmp_path / "now.toml", UNITS)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("null", "key lab.load: got null, want a number from 0 to 1"),
+        ("false", "key lab.load: got false, want a number from 0 to 1"),
+        ('["a", null]', 'key lab.load: got ["a", null], want a number from 0 to 1'),
+        ("9" * 5_000, "now.json: is not valid JSON: it has a number of more than 4300 digits"),
+        ("9" * 400, f"key lab.load: got {'9' * 80}…, want a number from 0 to 1"),
+    ],
+)
+def test_a_wrong_value_is_told_as_json_has_it(value: str, message: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        decode_statistics(f'{{"lab": {{"load": {value}}}}}', "now.json", UNITS)
+    assert message in str(refused.value)

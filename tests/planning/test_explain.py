@@ -8,7 +8,14 @@ import pytest
 
 from edge_agent.devices import Layout, UnitId
 from edge_agent.planning.cost import assemble
-from edge_agent.planning.explain import explain, human, plain_candidate, render, runner_up
+from edge_agent.planning.explain import (
+    explain,
+    human,
+    nodes_text,
+    plain_candidate,
+    render,
+    runner_up,
+)
 from edge_agent.plans import CandidatePlan, ExecutionPlan, Target
 from edge_agent.profiles import (
     LatencyProfile,
@@ -349,3 +356,7 @@ def test_no_line_is_longer_than_110_columns() -> None:
 )
 def test_numbers_are_short(amount: int, text: str) -> None:
     assert human(amount) == text
+
+
+def test_nodes_are_told_up_to_the_last_one_and_none_as_none() -> None:
+    assert [nodes_text(*run) for run in ((3, 8), (3, 4), (0, 0))] == ["3-7", "3", "-"]

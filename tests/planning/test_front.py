@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 from dataclasses import replace
 from xml.etree import ElementTree
@@ -10,7 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.planning.drawing import coordinate, escaped, scale_of, text_width, tick_text, ticks
+from edge_agent.planning.drawing import (
+    coordinate,
+    escaped,
+    fitting,
+    scale_of,
+    text_width,
+    tick_texts,
+    ticks,
+)
 from edge_agent.planning.front import Alone, draw_front, shade
 from edge_agent.planning.labelling import Box
 from edge_agent.plans import Target
@@ -92,6 +102,106 @@ def _numbers(text: str) -> list[int]:
     return [number for run in ends for number in range(run[0], run[-1] + 1)]
 
 
+def _list_of(drawn: str) -> dict[float, list[tuple[float, float, str]]]:
+    """(left, right, text) of the cells in each row of the list below the axes, by its height."""
+    rows: dict[float, list[tuple[float, float, str]]] = {}
+    for one in _parsed(drawn).iter(f"{SVG}text"):
+        x, y, text = float(one.get("x", "")), float(one.get("y", "")), one.text or ""
+        if y >= 490 and not text.startswith("and "):
+            width = text_width(text, 11, is_bold=one.get("font-weight") == "600")
+            left = x - width if one.get("text-anchor") == "end" else x
+            rows.setdefault(y, []).append((left, left + width, text))
+    return rows
+
+
+VALUES = st.sampled_from([0.0, 1e-9, 1e-3, 0.5497, 1.0, 1819.2, 1e6, 123456789.0, 3e12, math.inf])
+
+
+@given(
+    rows=st.lists(st.tuples(*[VALUES] * 5), min_size=1, max_size=4),
+    knows_energy=st.booleans(),
+    slack=st.sampled_from([0.0, 0.5, 1e9]),
+)
+def test_no_column_of_the_list_reaches_into_another(
+    rows: list[tuple[float, ...]], knows_energy: bool, slack: float
+) -> None:
+    names = ("latency_s", "throughput_per_s", "energy_joules", "peak_memory_bytes", "wire_bytes")
+    plan = distribution(Target.LATENCY, *[whole(PI, FOUR, 0.1)] * 5, offloaded(0.5), slack=slack)
+    found = [
+        replace(plan, metrics=replace(plan.metrics, **dict(zip(names, row, strict=True))))
+        for row in rows
+    ]
+    drawn = draw_front("x", found, list(Target), knows_energy=knows_energy)
+    listed = _list_of(drawn)
+    assert len(listed) == len(rows) + 1
+    width = float(_parsed(drawn).get("width", ""))
+    for cells in listed.values():
+        assert len(cells) == 8
+        for (_, right, _), (left, _, _) in itertools.pairwise(cells):
+            assert right < left
+        assert cells[-1][1] <= width
+
+
+def test_the_list_tells_values_as_the_text_does_under_their_units() -> None:
+    metrics = replace(FOUND[0].metrics, latency_s=5.497e-4, throughput_per_s=1819.2)
+    both = (Target.LATENCY, Target.THROUGHPUT, Target.ENERGY)
+    one = replace(FOUND[0], metrics=metrics, bound=metrics.latency_s / 1.031)
+    two = replace(one, metrics=replace(metrics, latency_s=2e-3, throughput_per_s=math.inf))
+    drawn = draw_front("x", [one, two], both, knows_energy=False)
+    assert [[text for _, _, text in cells] for cells in _list_of(drawn).values()] == [
+        [
+            *("no.", "latency (ms)", "throughput (requests/s)", "energy (J)"),
+            *("gap to front", "devices"),
+        ],
+        ["1", "0.5497", "1819", "not known", "gap ≤ 3.1 %", "pi"],
+        ["2", "2", "no limit", "not known", "gap ≤ 276 %", "pi"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "shown"),
+    [
+        (0, 1.5e6, ["0", "500000", "1000000", "1500000"]),
+        (1e6, 1e6 + 1, ["1000000", "1000000.2", "1000000.4", "1000000.6", "1000000.8", "1000001"]),
+        (1e12, 1e12 + 4e9, ["1e+12", "1.001e+12", "1.002e+12", "1.003e+12", "1.004e+12"]),
+    ],
+)
+def test_numbers_at_ticks_differ_however_long_they_are(
+    low: float, high: float, shown: list[str]
+) -> None:
+    assert tick_texts(ticks(low, high)) == shown
+    told = tick_texts(ticks(low, high), room=60.0)
+    assert told[0] == shown[0]
+    kept = [at for at, text in enumerate(told) if text]
+    for before, after in itertools.pairwise(kept):
+        gap = 60.0 * (after - before)
+        assert gap > (text_width(told[before], 11) + text_width(told[after], 11)) / 2
+
+
+def test_the_name_of_the_upright_axis_stands_beside_long_numbers() -> None:
+    found = [
+        replace(one, metrics=replace(one.metrics, throughput_per_s=rate))
+        for one, rate in zip(FOUND, (1e8, 1e8 + 1, 1e8 + 2), strict=True)
+    ]
+    root = _parsed(draw_front("x", found, (Target.LATENCY, Target.THROUGHPUT)))
+    texts = list(root.iter(f"{SVG}text"))
+    (name,) = [one for one in texts if one.get("transform")]
+    numbers = [one for one in texts if one.get("text-anchor") == "end" and one.get("x") == "72"]
+    assert len(numbers) > 2
+    reached = min(72 - text_width(one.text or "", 11) for one in numbers)
+    assert float(name.get("x", "")) + 4 <= reached
+    (moved,) = root.iter(f"{SVG}g")
+    right = float((moved.get("transform") or "").removeprefix("translate(").split()[0])
+    assert float(name.get("x", "")) + right >= 16
+
+
+def test_a_text_is_clipped_where_it_would_be_too_wide() -> None:
+    assert fitting("short", 100) == "short"
+    long = fitting("m" * 400, 300, 15, is_bold=True)
+    assert long.endswith("m…")
+    assert 270 < text_width(long, 15, is_bold=True) <= 300
+
+
 def test_axes_have_names_and_units() -> None:
     texts = {text.text for text in _parsed(draw_front("x", FOUND, BOTH)).iter(f"{SVG}text")}
     assert {"latency (ms)", "bytes on the wire per request (KiB)"} <= texts
@@ -151,7 +261,7 @@ def test_ticks_are_round_and_cover_what_is_drawn(low: float, span: float) -> Non
     ],
 )
 def test_ticks_are_what_a_person_would_choose(low: float, high: float, shown: list[str]) -> None:
-    assert [tick_text(mark) for mark in ticks(low, high)] == shown
+    assert tick_texts(ticks(low, high)) == shown
 
 
 @pytest.mark.parametrize(

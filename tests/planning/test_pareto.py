@@ -209,6 +209,21 @@ def test_nothing_is_better_than_a_member_of_the_front(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("effort", [10.0, 200_000.0])
+def test_what_is_no_worse_elsewhere_is_better_by_no_more_than_the_gap(
+    seed: int, effort: float
+) -> None:
+    # This is what the gap of a member is called: its gap to the front.
+    made = plain_problem(random.Random(seed), segments=3, devices=2)
+    every = _every_route(made)
+    for found in pareto(made, ADDITIVE, effort=effort).distributions:
+        own, at = _costs(found, ADDITIVE), ADDITIVE.index(found.target)
+        for other in every:
+            if all(other[i] <= own[i] * ROOM for i in range(len(ADDITIVE)) if i != at):
+                assert other[at] * (1.0 + found.gap) >= own[at] / ROOM - 1e-15
+
+
+@pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("pair", list(combinations(range(3), 2)), ids=str)
 def test_a_small_front_over_two_targets_is_found_whole(seed: int, pair: tuple[int, int]) -> None:
     made = plain_problem(random.Random(seed), segments=2, devices=2)

@@ -14,7 +14,7 @@ from edge_agent.planning.accounts import account
 from edge_agent.planning.alternatives import LeftOut
 from edge_agent.planning.placed import TEXT_WIDTH
 from edge_agent.planning.report import front_table, infeasible_lines, notes, render, target_table
-from edge_agent.planning.short import bytes_text, devices_text, gap_text, share_texts
+from edge_agent.planning.short import bytes_text, devices_text, gap_text, number_text, share_texts
 from edge_agent.plans import Bound, Target
 from edge_agent.problems import DeviceStatistics
 from tests.planning.made_plans_over_devices import (
@@ -120,8 +120,12 @@ def test_the_table_has_all_metrics_of_each_target() -> None:
     ]
 
 
-def test_a_front_is_numbered() -> None:
-    assert [line.split()[0] for line in front_table([PLAN, MIXED])] == ["no.", "1", "2"]
+def test_a_front_is_numbered_and_says_how_far_from_it_each_plan_may_be() -> None:
+    assert front_table([PLAN, MIXED]) == [
+        "no.  latency ms  per s  J, modelled  memory      wire  gap to front  devices",
+        "  1       27.00    100         0.02   2 MiB  2.93 KiB  gap ≤ 3.1 %   lab → pi",
+        "  2       106.0  59.26       0.0825   3 MiB  4.39 KiB  optimal       75 % pi, 25 % lab",
+    ]
 
 
 def test_what_is_long_goes_on_below_its_column() -> None:
@@ -167,6 +171,18 @@ def test_only_a_gap_of_0_is_called_optimal_and_none_is_rounded_down(gap: float, 
     assert gap_text(gap) == shown
 
 
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [
+        *[(0.0, "0"), (1819.4, "1819"), (999.96, "1000"), (565.23, "565.2"), (11364.1, "11364")],
+        *[(1e6, "1000000"), (0.001, "0.001"), (1.2345e-5, "0.00001234"), (-2.5e-5, "-0.000025")],
+        *[(1e13, "1e+13"), (1.5e-8, "1.5e-08"), (float("inf"), "inf")],
+    ],
+)
+def test_numbers_of_ordinary_size_have_no_powers_of_ten(number: float, shown: str) -> None:
+    assert number_text(number) == shown
+
+
 def test_routes_over_the_same_devices_are_told_as_one() -> None:
     routes = (whole(PI, FOUR, 0.5), whole(PI, GPU, 0.3), offloaded(0.2))
     assert devices_text(routes) == "80 % pi, 20 % lab → pi"
@@ -206,3 +222,12 @@ def test_what_slows_a_device_at_present_is_said_where_it_is_predicted() -> None:
     assert "off by 0% in the median; now 2 times as long" in told
     idle = render(problem(), account(problem(), distribution(Target.LATENCY, whole(LAB, ONE))))
     assert "times as long" not in idle
+
+
+def test_a_segment_without_nodes_is_said_to_have_none() -> None:
+    summary = problem().summary
+    empty = replace(summary.segments[0], start=0, stop=0, operators=())
+    made = replace(problem(), summary=replace(summary, segments=(empty, *summary.segments[1:])))
+    told = render(made, account(made, PLAN))
+    assert "lab/cpu/NCHW/1t runs segment 0, which has no nodes\n" in told
+    assert "node 0" not in told

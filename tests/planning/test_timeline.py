@@ -12,7 +12,7 @@ import pytest
 
 from edge_agent.distributions import Distribution
 from edge_agent.planning.metrics import Computing, Sending, evaluate, legs
-from edge_agent.planning.timeline import Bar, lone, steady, timeline
+from edge_agent.planning.timeline import Bar, Timeline, lone, steady, timeline
 from edge_agent.planning.timeline_files import draw_timelines, trace_events
 from edge_agent.plans import Target
 from tests.planning.made_pairs import ALL_ON_B, MS, quick_neighbour, with_links
@@ -174,3 +174,27 @@ def test_bars_lie_where_the_time_axis_says() -> None:
     at = {t.text: float(t.get("x", "")) for t in root.iter(f"{SVG}text") if t.text in ("0", "30")}
     assert float(run.get("x", "")) == at["0"]
     assert float(run.get("width", "")) == pytest.approx(at["30"] - at["0"])
+
+
+def test_bars_begin_with_the_number_of_their_request_where_colours_repeat() -> None:
+    drawn = timeline(problem(), MIXED)
+    texts = [t.text or "" for t in _parsed_texts([drawn])]
+    told = {text.partition(": ")[0] for text in texts if ": [" in text}
+    requests = {str(bar.request) for lane in drawn.lanes for row in lane.rows for bar in row}
+    assert {"1"} <= told <= requests
+    assert any(text.endswith(": [0-2]") for text in texts)
+    repeats = "Each request has a colour; the 8 colours repeat."
+    assert any(text.startswith(repeats) for text in texts) == (drawn.requests > 8)
+    long = replace(drawn, requests=9)
+    assert any((t.text or "").startswith(repeats) for t in _parsed_texts([long]))
+
+
+def test_of_one_request_no_number_and_no_colour_is_told() -> None:
+    drawn = timeline(problem(), distribution(Target.LATENCY, offloaded()))
+    texts = [t.text or "" for t in _parsed_texts([drawn])]
+    assert "[1-2]" in texts
+    assert not [text for text in texts if "colour" in text or text.startswith("0:")]
+
+
+def _parsed_texts(lines: list[Timeline]) -> list[ElementTree.Element]:
+    return list(ElementTree.fromstring(draw_timelines("x", lines)).iter(f"{SVG}text"))

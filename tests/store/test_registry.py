@@ -93,7 +93,7 @@ def test_a_file_under_another_name_is_damaged(registry: Registry, tmp_path: Path
     (tmp_path / "registry" / "b.json").rename(tmp_path / "registry" / "c.json")
     models, (damage,) = registry.load()
     assert models == ()
-    assert "c.json: is the file of another name: 'b'" in str(damage)
+    assert 'c.json: is the file of another name: "b"' in str(damage)
 
 
 def test_incarnations_count_up_over_restarts(tmp_path: Path) -> None:
