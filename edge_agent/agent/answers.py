@@ -14,7 +14,7 @@ from edge_agent.agent.loaded import Loaded
 from edge_agent.agent.planners import Planners
 from edge_agent.config import Settings, settings_key
 from edge_agent.devices import Device
-from edge_agent.errors import BadRequest, EdgeAgentError
+from edge_agent.errors import BadRequest, EdgeAgentError, UnknownModel
 from edge_agent.plans import ExecutionPlan
 from edge_agent.telemetry.host import process_memory_bytes
 from edge_agent.tensors import Shape, TensorName
@@ -89,9 +89,12 @@ class Answers:
     def _do(self, message: ClientMessage, report: Callable[[Progress], None]) -> Message:
         match message:
             case Load():
-                return Models(models=(self._state(self._controller.load(message)),))
+                loaded = self._controller.load(message)
+                self._give_up_planning()
+                return Models(models=(self._state(loaded),))
             case Unload(model=name):
                 self._controller.unload(name)
+                self._give_up_planning()
                 return Done(detail=f'model "{name}" is unloaded')
             case Replan(model=name):
                 return Models(models=(self._state(self._controller.replan(name)),))
@@ -116,6 +119,18 @@ class Answers:
             _plan_of(loaded)  # which says how far it is
         found = self._controller.specialiser.plan_for(loaded, shapes)
         return found if isinstance(found, PlanInMaking) else Plan(plan=found)
+
+    def _give_up_planning(self) -> None:
+        """End what is planned of a model that is not loaded any more, or replaced."""
+        about = self._planners.about
+        if not isinstance(about, Loaded):
+            return
+        try:
+            is_gone = self._controller.loaded(about.record.name) is not about
+        except UnknownModel:
+            is_gone = True
+        if is_gone:
+            self._planners.give_up(about)
 
     def _distributions(
         self, message: AskDistributions, report: Callable[[Progress], None]
@@ -150,6 +165,7 @@ class Answers:
                 is_pareto=message.is_pareto,
             ),
             report=report,
+            about=loaded,
         )
 
     def _states(self) -> tuple[ModelState, ...]:

@@ -128,6 +128,8 @@ class Planners:
         """How many requests are under way or wait."""
         self._planner: Planner | None = None
         self._is_busy = False
+        self._about: object = None
+        self._is_given_up = False
         self._timer: threading.Timer | None = None
         self._is_closed = threading.Event()
 
@@ -142,21 +144,24 @@ class Planners:
         message: PlannerRequest,
         limit_s: float | None = None,
         report: Callable[[Progress], None] = lambda _: None,
+        *,
+        about: object = None,
     ) -> Distributions:
         """What the planner answers; blocks until it does, after those who asked before.
 
-        It may take `limit_s`; None: `planning.planner_s`. `report` takes how far it is.
+        It may take `limit_s`; None: `planning.planner_s`. `report` takes how far it is. `about`:
+        see `give_up`.
 
         Raises:
             Busy: too many others wait.
             DeadlineExceeded: it took longer.
-            EdgeAgentError: it died, or could not do what was asked.
+            EdgeAgentError: it died, was given up, or could not do what was asked.
             AgentUnavailable: the agent is about to end.
         """
         with self._counted(), self._turn.held(self._is_closed.is_set) as is_mine:
             if not is_mine:
                 raise _stopping()
-            planner = self._take()
+            planner = self._take(about)
             is_sound = False
             try:
                 limit_s = limit_s or self._settings.planning.planner_s
@@ -167,6 +172,8 @@ class Planners:
                 if self._is_closed.is_set():
                     raise _stopping() from error
                 how = planner.end()
+                if self._is_given_up:
+                    raise EdgeAgentError("planning was given up: nobody wants it") from error
                 raise EdgeAgentError(f"the planner died ({how}): ask again") from error
             except (DeadlineExceeded, ProtocolError):
                 planner.kill()
@@ -189,7 +196,7 @@ class Planners:
             with self._changing:
                 self.asked -= 1
 
-    def _take(self) -> Planner:
+    def _take(self, about: object) -> Planner:
         with self._changing:
             if self._is_closed.is_set():
                 raise _stopping()
@@ -201,12 +208,12 @@ class Planners:
                 self._planner = None
             if self._planner is None:
                 self._planner = Planner(self._settings)
-            self._is_busy = True
+            self._is_busy, self._about, self._is_given_up = True, about, False
             return self._planner
 
     def _give_back(self, planner: Planner, *, is_sound: bool) -> None:
         with self._changing:
-            self._is_busy = False
+            self._is_busy, self._about = False, None
             if is_sound and not self._is_closed.is_set():
                 self._timer = threading.Timer(self._idle_s, self._end_idle, [planner])
                 self._timer.daemon = True
@@ -214,6 +221,19 @@ class Planners:
                 return
             self._planner = None
         planner.end()
+
+    @property
+    def about(self) -> object:
+        """What the request under way is about; None: nothing that was said, or there is none."""
+        with self._changing:
+            return self._about
+
+    def give_up(self, about: object) -> None:
+        """End the request under way if it is about that object; who waits for it is told."""
+        with self._changing:
+            if self._is_busy and self._planner is not None and self._about is about:
+                self._is_given_up = True
+                self._planner.kill()
 
     def _end_idle(self, planner: Planner) -> None:
         with self._changing:

@@ -24,7 +24,16 @@ from edge_agent.errors import BadRequest, EdgeAgentError, StorageError, UnknownM
 from edge_agent.plans import Target
 from edge_agent.store.registry import LoadedModel
 from edge_agent.subgraphs import ModelId
-from edge_agent.wire.messages import AskDistributions, Distributions, Failure, Message, Progress
+from edge_agent.wire.messages import (
+    AskDistributions,
+    ClientMessage,
+    Distributions,
+    Done,
+    Failure,
+    Message,
+    Progress,
+    Unload,
+)
 from edge_agent.wire.planning import PlanLoaded
 from tests.agent.made_lanes import epoch, lane
 from tests.made_plans import PLAN
@@ -62,6 +71,9 @@ class Agent:
     def __init__(self, *steps: Callable[[PlanLoaded], Distributions]) -> None:
         self.models: dict[str, Loaded] = {"m": loaded()}
         self.asked: list[PlanLoaded] = []
+        self.about: object = None
+        """What the planner is at."""
+        self.given_up: list[object] = []
         self._steps = list(steps)
 
     def loaded(self, name: str) -> Loaded:
@@ -69,7 +81,16 @@ class Agent:
             raise UnknownModel(f'model "{name}" is not loaded; loaded: none')
         return self.models[name]
 
-    def ask(self, message: PlanLoaded, *, report: Callable[[Progress], None]) -> Distributions:
+    def unload(self, name: str) -> None:
+        del self.models[name]
+
+    def give_up(self, about: object) -> None:
+        self.given_up.append(about)
+
+    def ask(
+        self, message: PlanLoaded, *, report: Callable[[Progress], None], about: object
+    ) -> Distributions:
+        assert about is self.models["m"]
         self.asked.append(message)
         report(Progress(fraction=0.5, what="half"))
         return self._steps.pop(0)(message)
@@ -82,13 +103,13 @@ def executor() -> Iterator[ThreadPoolExecutor]:
 
 
 @pytest.fixture
-def answer_of(executor: ThreadPoolExecutor, tmp_path: Path) -> Callable[[Agent], Message]:
-    def answer(agent: Agent) -> Message:
+def answer_of(executor: ThreadPoolExecutor, tmp_path: Path) -> Callable[..., Message]:
+    def answer(agent: Agent, asked: ClientMessage = ASK) -> Message:
         settings = Settings(socket=tmp_path / "s", state=tmp_path, cache=tmp_path)
         answers = Answers(settings, 1, _device, executor, cast(Planners, agent))
         answers.connect(cast(Controller, agent), cast(DataPath, agent))
         replies: queue.Queue[Message] = queue.Queue()
-        answers.handle(ASK, replies.put)
+        answers.handle(asked, replies.put)
         while isinstance(reply := replies.get(timeout=10.0), Progress):
             assert reply == Progress(fraction=0.5, what="half")
         return reply
@@ -100,7 +121,7 @@ def _device() -> Device:
     return profiled().device
 
 
-Answer = Callable[[Agent], Message]
+Answer = Callable[..., Message]
 
 
 def test_an_answer_of_a_model_that_stays_is_passed_on(answer_of: Answer) -> None:
@@ -126,6 +147,16 @@ def test_a_model_unloaded_meanwhile_is_not_loaded(
     assert answer_of(agent) == Failure(
         None, "unknown-model", 'model "m" is not loaded; loaded: none'
     )
+
+
+def test_what_is_planned_of_a_model_that_is_unloaded_is_given_up(answer_of: Answer) -> None:
+    agent = Agent()
+    agent.models["other"] = loaded()
+    first, agent.about = agent.models["m"], agent.models["m"]
+    assert answer_of(agent, Unload("other")) == Done('model "other" is unloaded')
+    assert agent.given_up == []
+    assert answer_of(agent, Unload("m")) == Done('model "m" is unloaded')
+    assert agent.given_up == [first]
 
 
 def test_of_a_model_loaded_in_its_place_it_is_told_how_far_its_plan_is(answer_of: Answer) -> None:

@@ -217,6 +217,25 @@ def test_what_takes_long_tells_how_far_it_is(planners: Planners) -> None:
             answered.result()
 
 
+def test_what_nobody_wants_any_more_is_given_up(planners: Planners) -> None:
+    wanted, other = object(), object()
+    has_begun = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(planners.ask, LONG, report=lambda _: has_begun.set(), about=wanted)
+        assert has_begun.wait(30.0)
+        pid = planners.pid
+        assert planners.about is wanted
+        planners.give_up(other)
+        assert planners.pid == pid is not None
+        planners.give_up(wanted)
+        with pytest.raises(EdgeAgentError, match="given up: nobody wants it"):
+            asked.result(10.0)
+    assert not psutil.pid_exists(pid)
+    assert planners.about is None
+    planners.give_up(None)
+    assert unpack(planners.ask(QUICK).planned).best
+
+
 def test_of_what_is_answered_at_once_nothing_is_told(planners: Planners) -> None:
     told: list[Progress] = []
     for _ in range(5):
