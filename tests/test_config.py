@@ -1,4 +1,5 @@
 import os
+import pwd
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,8 @@ def test_without_anything_set_all_lies_below_the_home_folder() -> None:
 
 
 def test_without_a_home_variable_the_user_database_is_asked() -> None:
-    assert load_settings({}).state == Path("~/.local/state/edge-agent").expanduser()
+    home = Path(pwd.getpwuid(os.getuid()).pw_dir)
+    assert load_settings({}).state == home / ".local/state/edge-agent"
 
 
 def test_the_xdg_folders_are_used(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from tests.engine.made_packages import make_package, plugin_source
 from tests.fake_agent import FakeAgent
 
 ROOT = Path(__file__).resolve().parents[2]
+LONG = pytest.mark.long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,11 +140,13 @@ def test_an_agent_that_runs_is_asked_though_the_config_file_is_wrong_by_now(home
 @pytest.mark.parametrize(
     ("agents", "users", "verdict"),
     [
-        ("", "", "ok"),
+        pytest.param("", "", "ok", marks=LONG),
         ("[units.webgpu]\noff = true\n", "[units.webgpu]\noff = true\n", "ok"),
         ("", "[units.webgpu]\noff = true\n", "problem"),
-        ("[planning]\nverify_s = 1\n", "[units.webgpu]\noff = true\n", "problem"),
-        ("[planning]\nverify_s = 1\n", "", "ok"),
+        pytest.param(
+            "[planning]\nverify_s = 1\n", "[units.webgpu]\noff = true\n", "problem", marks=LONG
+        ),
+        pytest.param("[planning]\nverify_s = 1\n", "", "ok", marks=LONG),
     ],
 )
 def test_an_agent_with_other_settings_than_those_of_the_config_file_is_told(
@@ -203,7 +206,7 @@ def test_plugin_packages_are_listed_with_what_they_bring(home: Home) -> None:
         pytest.param(
             "import signal; signal.pause()",
             "asking it what it brings did not end within 2 s",
-            marks=pytest.mark.long,
+            marks=LONG,
         ),
     ],
 )

@@ -234,7 +234,12 @@ def test_options_decide_on_layouts_and_caps_become_options() -> None:
     [
         (Loading.ILLEGAL, "its probe was ended by SIGILL", "instructions that the processor lacks"),
         (Loading.NULL_ACCESS, "its probe was ended by SIGSEGV", "install another version of "),
-        (Loading.WAITS, "its probe did not end within 5 s", "`probe_s` of [planning]"),
+        pytest.param(
+            Loading.WAITS,
+            "its probe did not end within 5 s",
+            "`probe_s` of [planning]",
+            marks=pytest.mark.long,
+        ),
         (
             Loading.RETURNS,
             "its library cannot be loaded: Failed to get symbol CreateEpFactories",

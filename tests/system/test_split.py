@@ -195,7 +195,11 @@ CASES: list[tuple[Callable[[], Any], Arrays, int]] = [
 
 
 @pytest.mark.parametrize(
-    ("make", "inputs", "places"), CASES, ids=[case[0].__name__ for case in CASES]
+    ("make", "inputs", "places"),
+    [
+        pytest.param(*case, id=case[0].__name__, marks=[pytest.mark.long] if at % 3 else [])
+        for at, case in enumerate(CASES)
+    ],
 )
 def test_a_model_divided_everywhere_computes_what_it_computes_whole(
     make: Callable[[], Any], inputs: Arrays, places: int, tmp_path: Path
