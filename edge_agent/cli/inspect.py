@@ -12,7 +12,6 @@ from edge_agent.cli.output import (
     ending_on_sigterm,
     print_json,
     print_table,
-    run_text,
     settings_of,
     size_text,
 )
@@ -20,6 +19,7 @@ from edge_agent.cli.shapes import add_shape_option, parse_shapes
 from edge_agent.cli.split import print_cuts
 from edge_agent.errors import UsageError
 from edge_agent.planning.explain import human
+from edge_agent.planning.short import run_text
 
 if TYPE_CHECKING:
     from edge_agent.builder.showing import ShownModel, ShownSegment

@@ -66,13 +66,6 @@ def count_text(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
-def run_text(start: int, stop: int) -> str:
-    """The members of [start, stop), as in "3-7"; "-" if there is none."""
-    if start == stop:
-        return "-"
-    return f"{start}-{stop - 1}" if stop - start > 1 else str(start)
-
-
 def size_text(size_bytes: int | None) -> str:
     """Bytes in the unit that a person would use."""
     if size_bytes is None:

@@ -13,12 +13,12 @@ from edge_agent.cli.output import (
     ending_on_sigterm,
     print_json,
     print_table,
-    run_text,
     settings_of,
     size_text,
 )
 from edge_agent.cli.shapes import add_shape_option, parse_shapes
 from edge_agent.errors import EdgeAgentError, UsageError
+from edge_agent.planning.short import run_text
 
 if TYPE_CHECKING:
     from edge_agent.builder.comparing import Comparison

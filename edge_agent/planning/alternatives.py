@@ -18,7 +18,7 @@ from edge_agent.planning.tables import Floats, Tables
 from edge_agent.plans import ADDITIVE, Target
 from edge_agent.problems import PlannedDevice, Problem, SegmentPin
 
-MOST_EFFORT = 300_000.0
+_MOST_EFFORT = 300_000.0
 """For each alternative that has to be planned, at most."""
 
 
@@ -65,7 +65,7 @@ def compare(
     through = dict(_with_each(problem, found, sought))
     single = _single_devices(problem)
     steps = len(without) + len(through) + len(single)
-    each = min(MOST_EFFORT, effort / max(steps, 1))
+    each = min(_MOST_EFFORT, effort / max(steps, 1))
     done = itertools.count(1)
 
     def attempted(other: Problem) -> Distribution | None:
@@ -94,7 +94,7 @@ def alone(problem: Problem, target: Target, effort: float = EFFORT) -> Distribut
     """The best that one device can do without the others, its inputs and outputs sent as needed;
     None if the model fits on none. `effort` as that of `compare`."""
     single = _single_devices(problem)
-    each = min(MOST_EFFORT, effort / max(len(single), 1))
+    each = min(_MOST_EFFORT, effort / max(len(single), 1))
     found = (attempt(other, target, each) for other in single)
     return _best(target, [one for one in found if one is not None])
 

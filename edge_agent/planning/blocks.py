@@ -60,21 +60,21 @@ def in_blocks(tables: Tables, budgets: Floats, effort: Effort) -> Pieces | None:
 class _Blocks:
     def __init__(self, tables: Tables, budgets: Floats) -> None:
         self._tables = tables
-        self._budgets = np.minimum(budgets, tables.weights.sum() + tables.arenas.sum())
+        most = tables.weights.sum() + tables.arenas.sum()
+        self._budgets = np.minimum(budgets, most).tolist()
         self.forms = _forms(tables)
+        self._pool_of = tables.pool_of.tolist()
         self._reach = {c: self._reaches(c).tolist() for c in self.forms}
         least = tables.weights[:, ~tables.is_fork].min(axis=1)
         self._left = np.append(np.cumsum(least[::-1])[::-1], 0.0).tolist()
         """(n + 1,): bytes that the segments from there on need at least."""
-        self._pool_of = tables.pool_of.tolist()
         self._device_of = tables.device_of.tolist()
-        self._budget_of = self._budgets.tolist()
         self._is_open: list[list[bool]] = (tables.barrier == 0.0).tolist()
         self._is_sent: list[list[list[bool]]] = (tables.sends.penalty == 0.0).tolist()
 
     def first(self) -> Iterator[_State]:
         penalty = self._tables.first_sends.penalty
-        none = _State(used=0, pieces=(), stop=0, free=float(self._budgets.sum()), room=0.0)
+        none = _State(used=0, pieces=(), stop=0, free=sum(self._budgets), room=0.0)
         for c in self.forms:
             if penalty[self._device_of[c]] == 0.0:
                 yield from self._with(none, 0, c)
@@ -98,7 +98,7 @@ class _Blocks:
         stop = self._reach[choice][place]
         if stop > place:
             pool = self._pool_of[choice]
-            free = state.free - self._budget_of[pool]
+            free = state.free - self._budgets[pool]
             yield _State(
                 used=state.used | 1 << pool,
                 pieces=(*state.pieces, (place, choice)),
@@ -121,7 +121,7 @@ class _Blocks:
     def _reaches(self, choice: int) -> Ints:
         """(n,): where a block of this configuration that begins before segment p ends at most."""
         tables, n = self._tables, self._tables.places
-        budget = self._budgets[tables.pool_of[choice]]
+        budget = self._budgets[self._pool_of[choice]]
         weights = np.append(0.0, np.cumsum(tables.weights[:, choice]))
         arenas, refusal = tables.arenas[:, choice], tables.refusal[:, choice]
         reach = np.empty(n, np.int64)

@@ -15,6 +15,7 @@ from edge_agent.planning.cost import (
 )
 from edge_agent.planning.placed import TEXT_WIDTH, placement_lines, wrapped
 from edge_agent.planning.score import ProcessorRates, score
+from edge_agent.planning.short import run_text
 from edge_agent.plans import (
     CandidatePlan,
     ChosenSubgraph,
@@ -332,7 +333,7 @@ def _segment_row(segment: ExplainedSegment) -> list[str]:
     crossing = segment.crossing_bytes
     return [
         str(segment.index),
-        nodes_text(start, stop),
+        run_text(start, stop),
         clipped(operators, _SEGMENT_OPERATORS_WIDTH),
         human(segment.operations),
         "-" if crossing is None else human(crossing) + "B",
@@ -380,7 +381,7 @@ def _row(explained: ExplainedSubgraph) -> list[str]:
     start, stop = subgraph.nodes
     return [
         str(subgraph.segments),
-        nodes_text(start, stop),
+        run_text(start, stop),
         " ".join(f"{name}×{often}" for name, often in explained.operators),
         human(explained.operations),
         human(explained.bytes_moved) + "B",
@@ -394,13 +395,6 @@ def _row(explained: ExplainedSubgraph) -> list[str]:
         str(explained.runner_up) if explained.runner_up else "-",
         ms_text(explained.runner_up_loss_s, signed=True),
     ]
-
-
-def nodes_text(start: int, stop: int) -> str:
-    """Nodes [start, stop), the last one included, as in `3-7`; `-` if there is none."""
-    if start == stop:
-        return "-"
-    return f"{start}-{stop - 1}" if stop - start > 1 else str(start)
 
 
 def human(amount: float) -> str:

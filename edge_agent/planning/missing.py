@@ -69,7 +69,7 @@ def obstacle(problem: Problem, target: Target, effort: float) -> Obstacle:
     if least.pieces is None:
         return _over_budget(alone, searches, is_proven=_is_proven(forked, alone, least, searches))
     fitting = as_route(alone, least.pieces)
-    over = _over_bound(forked, searches)
+    over = _over_bound(forked, least if alone is forked else None, searches)
     return Obstacle(text=over or _out_of_bounds(problem, forked, searches), fitting=fitting)
 
 
@@ -255,12 +255,13 @@ def _for_one_request(tables: Tables, target: Target) -> Tables:
     return alone if alone is not None and alone.devices == tables.devices else tables
 
 
-def _over_bound(tables: Tables, searches: _Searches) -> str:
-    """That the bound on the memory is beyond reach; empty if it is not."""
+def _over_bound(tables: Tables, known: Found | None, searches: _Searches) -> str:
+    """That the bound on the memory is beyond reach; empty if it is not. `known`: the route that
+    needs least, if it was searched for."""
     limit = tables.problem.bound(Target.MEMORY)
     if limit is None:
         return ""
-    least = searches.least_bytes(tables)
+    least = known or searches.least_bytes(tables)
     if least.value <= limit:
         return ""
     reach = "beyond reach" if least.bound > limit else "not reached"

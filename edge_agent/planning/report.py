@@ -9,7 +9,7 @@ from textwrap import wrap
 from edge_agent.distributions import Distribution, Infeasible
 from edge_agent.planning.accounts import Account, MemoryUse, Prediction, ResourceUse, RouteAccount
 from edge_agent.planning.cost import node_range
-from edge_agent.planning.explain import clipped, main_operators, ms_text, nodes_text
+from edge_agent.planning.explain import clipped, main_operators, ms_text
 from edge_agent.planning.metrics import Computing, Leg, Sending
 from edge_agent.planning.placed import TEXT_WIDTH, wrapped
 from edge_agent.planning.present import spared_text
@@ -20,6 +20,7 @@ from edge_agent.planning.short import (
     gap_text,
     number_text,
     rate_text,
+    run_text,
     share_texts,
 )
 from edge_agent.plans import Target
@@ -213,7 +214,7 @@ def _leg_text(problem: Problem, leg: Leg, width: int) -> str:
             if start == stop:
                 return f"{head} which has no nodes"
             word = "nodes" if stop - start > 1 else "node"
-            head += f" {word} {nodes_text(start, stop)}: "
+            head += f" {word} {run_text(start, stop)}: "
             operators = " ".join(f"{name}×{often}" for name, often in counted)
             return head + clipped(operators, max(width - len(head), 12))
         case Sending():

@@ -64,6 +64,13 @@ def gap_text(gap: float) -> str:
     return f"gap ≤ {shown:.{digits}f} %"
 
 
+def run_text(start: int, stop: int) -> str:
+    """The members of [start, stop), as in "3-7"; "-" if there is none."""
+    if start == stop:
+        return "-"
+    return f"{start}-{stop - 1}" if stop - start > 1 else str(start)
+
+
 def number_text(number: float, digits: int = 4) -> str:
     """A number with so many digits, and all of those before its point; powers of ten only where
     there would be a dozen digits or more."""

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edge_agent.cli.main import main
-from edge_agent.cli.output import ProgressLine, print_table, run_text, size_text
+from edge_agent.cli.output import ProgressLine, print_table, size_text
 from edge_agent.devices import (
     ComputeUnit,
     Device,
@@ -495,7 +495,3 @@ def test_progress_off_a_terminal_is_a_line_per_step(capsys: pytest.CaptureFixtur
         line.show(fraction, what)
     line.end()
     assert capsys.readouterr().err == "  0% reading\n 50% measuring\n"
-
-
-def test_runs_are_told_up_to_the_last_one_and_none_as_none() -> None:
-    assert [run_text(*run) for run in ((3, 8), (3, 4), (0, 0))] == ["3-7", "3", "-"]

@@ -11,7 +11,6 @@ from edge_agent.planning.cost import assemble
 from edge_agent.planning.explain import (
     explain,
     human,
-    nodes_text,
     plain_candidate,
     render,
     runner_up,
@@ -356,7 +355,3 @@ def test_no_line_is_longer_than_110_columns() -> None:
 )
 def test_numbers_are_short(amount: int, text: str) -> None:
     assert human(amount) == text
-
-
-def test_nodes_are_told_up_to_the_last_one_and_none_as_none() -> None:
-    assert [nodes_text(*run) for run in ((3, 8), (3, 4), (0, 0))] == ["3-7", "3", "-"]

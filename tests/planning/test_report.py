@@ -14,7 +14,14 @@ from edge_agent.planning.accounts import account
 from edge_agent.planning.alternatives import LeftOut
 from edge_agent.planning.placed import TEXT_WIDTH
 from edge_agent.planning.report import front_table, infeasible_lines, notes, render, target_table
-from edge_agent.planning.short import bytes_text, devices_text, gap_text, number_text, share_texts
+from edge_agent.planning.short import (
+    bytes_text,
+    devices_text,
+    gap_text,
+    number_text,
+    run_text,
+    share_texts,
+)
 from edge_agent.plans import Bound, Target
 from edge_agent.problems import DeviceStatistics
 from tests.planning.made_plans_over_devices import (
@@ -231,3 +238,7 @@ def test_a_segment_without_nodes_is_said_to_have_none() -> None:
     told = render(made, account(made, PLAN))
     assert "lab/cpu/NCHW/1t runs segment 0, which has no nodes\n" in told
     assert "node 0" not in told
+
+
+def test_runs_are_told_up_to_the_last_one_and_none_as_none() -> None:
+    assert [run_text(*run) for run in ((3, 8), (3, 4), (0, 0))] == ["3-7", "3", "-"]
