@@ -12,9 +12,10 @@ from edge_agent.agent.controller import Controller
 from edge_agent.agent.datapath import DataPath
 from edge_agent.agent.loaded import Loaded
 from edge_agent.agent.planners import Planners
+from edge_agent.agent.replies import Reply
 from edge_agent.config import Settings, settings_key
 from edge_agent.devices import Device
-from edge_agent.errors import BadRequest, EdgeAgentError, UnknownModel
+from edge_agent.errors import BadRequest, EdgeAgentError
 from edge_agent.plans import ExecutionPlan
 from edge_agent.telemetry.host import process_memory_bytes
 from edge_agent.tensors import Shape, TensorName
@@ -35,7 +36,6 @@ from edge_agent.wire.messages import (
     Models,
     Plan,
     PlanInMaking,
-    Progress,
     Replan,
     Status,
     Unload,
@@ -71,11 +71,16 @@ class Answers:
         """Say who knows the models and the requests."""
         self._controller, self._datapath = controller, datapath
 
-    def handle(self, message: ClientMessage, reply: Callable[[Message], None]) -> None:
+    def handle(self, message: ClientMessage, reply: Reply) -> None:
         """See `datapath.Control`."""
         self._executor.submit(self._answer, message, reply)
 
-    def _answer(self, message: ClientMessage, reply: Callable[[Message], None]) -> None:
+    def has_lost_client(self) -> None:
+        """See `datapath.Control`."""
+        # A planner may be about to start, for which this would wait.
+        self._executor.submit(self._planners.look_again)
+
+    def _answer(self, message: ClientMessage, reply: Reply) -> None:
         answer: Message
         try:
             answer = self._do(message, reply)
@@ -86,15 +91,15 @@ class Answers:
             answer = Failure(request=None, code="error", message="the agent failed: see its log")
         reply(answer)
 
-    def _do(self, message: ClientMessage, report: Callable[[Progress], None]) -> Message:
+    def _do(self, message: ClientMessage, reply: Reply) -> Message:
         match message:
             case Load():
                 loaded = self._controller.load(message)
-                self._give_up_planning()
+                self._planners.look_again()
                 return Models(models=(self._state(loaded),))
             case Unload(model=name):
                 self._controller.unload(name)
-                self._give_up_planning()
+                self._planners.look_again()
                 return Done(detail=f'model "{name}" is unloaded')
             case Replan(model=name):
                 return Models(models=(self._state(self._controller.replan(name)),))
@@ -103,7 +108,7 @@ class Answers:
             case AskPlan(model=name, shapes=shapes):
                 return self._plan_for(name, dict(shapes or ()))
             case AskDistributions():
-                return self._distributions(message, report)
+                return self._distributions(message, reply)
             case AskModels():
                 return Models(models=self._states())
             case AskStatus():
@@ -120,26 +125,12 @@ class Answers:
         found = self._controller.specialiser.plan_for(loaded, shapes)
         return found if isinstance(found, PlanInMaking) else Plan(plan=found)
 
-    def _give_up_planning(self) -> None:
-        """End what is planned of a model that is not loaded any more, or replaced."""
-        about = self._planners.about
-        if not isinstance(about, Loaded):
-            return
-        try:
-            is_gone = self._controller.loaded(about.record.name) is not about
-        except UnknownModel:
-            is_gone = True
-        if is_gone:
-            self._planners.give_up(about)
-
-    def _distributions(
-        self, message: AskDistributions, report: Callable[[Progress], None]
-    ) -> Distributions:
+    def _distributions(self, message: AskDistributions, reply: Reply) -> Distributions:
         while True:
             loaded = self._controller.loaded(message.model)
             answer: Distributions | EdgeAgentError
             try:
-                answer = self._distributions_of(loaded, message, report)
+                answer = self._distributions_of(loaded, message, reply)
             except EdgeAgentError as error:
                 answer = error
             # What was measured goes with the model. By now its name may stand for none, or for
@@ -151,7 +142,7 @@ class Answers:
         return answer
 
     def _distributions_of(
-        self, loaded: Loaded, message: AskDistributions, report: Callable[[Progress], None]
+        self, loaded: Loaded, message: AskDistributions, reply: Reply
     ) -> Distributions:
         plan = _plan_of(loaded)
         if plan.plain_s is None:
@@ -164,8 +155,8 @@ class Answers:
                 bounds=message.bounds,
                 is_pareto=message.is_pareto,
             ),
-            report=report,
-            about=loaded,
+            report=reply,
+            is_unwanted=lambda: reply.is_lost or loaded.is_gone.is_set(),
         )
 
     def _states(self) -> tuple[ModelState, ...]:

@@ -18,6 +18,7 @@ from edge_agent.agent.connections import Connection, Outgoing
 from edge_agent.agent.lanes import Deadlines, Lane, Lanes, Limits, Outcome, Request
 from edge_agent.agent.lending import ASKED_ALIKE, MOST_ASKED_ALIKE, Asked, Loan
 from edge_agent.agent.poller import CAN_SEND, HAS_ENDED, HAS_INPUT, Poller
+from edge_agent.agent.replies import Reply
 from edge_agent.agent.stations import Stations
 from edge_agent.errors import (
     BadRequest,
@@ -57,9 +58,12 @@ MAX_UNSENT_ANSWERS = 16
 class Control(Protocol):
     """Takes every message that is no inference request."""
 
-    def handle(self, message: ClientMessage, reply: Callable[[Message], None]) -> None:
-        """Deal with it on another thread; `reply` may be called from any thread: any number of
-        times with `Progress`, and then once with the answer."""
+    def handle(self, message: ClientMessage, reply: Reply) -> None:
+        """Deal with it on another thread."""
+        ...
+
+    def has_lost_client(self) -> None:
+        """A reply, or several, became lost: see what is done for nobody."""
         ...
 
 
@@ -97,8 +101,8 @@ class ClientConnection(Connection):
         """How many requests in a row asked for that."""
         self.lent_after = ASKED_ALIKE
         """How many it takes to lend the connection."""
-        self.replies_due = 0
-        """How many messages that are no requests are being answered elsewhere."""
+        self.replies: set[Reply] = set()
+        """To the messages that are no requests and are being answered elsewhere."""
         self._clients = clients
         self._has_received = False
 
@@ -429,7 +433,7 @@ class Clients:
             and connection.reader.is_idle
             and not connection.outgoing
             and not connection.is_closing
-            and not connection.replies_due
+            and not connection.replies
             and not self._is_stopping
             and not any(awaits is connection for _, awaits in self._requests.values())
         )
@@ -447,18 +451,19 @@ class Clients:
         failure = Failure(request=request, code=error.code, message=error_text(error))
         self._send(connection, self._codec.encode(failure))
 
-    def _reply_to(self, connection: ClientConnection) -> Callable[[Message], None]:
-        connection.replies_due += 1
-
+    def _reply_to(self, connection: ClientConnection) -> Reply:
         def send(encoded: bytes, *, is_last: bool) -> None:
-            connection.replies_due -= is_last
+            if is_last:
+                connection.replies.discard(reply)
             self._send(connection, encoded)
 
-        def reply(message: Message) -> None:
+        def post(message: Message) -> None:
             encoded = self._codec.encode(message)
             is_last = not isinstance(message, Progress)
             self._post(lambda: send(encoded, is_last=is_last))
 
+        reply = Reply(post)
+        connection.replies.add(reply)
         return reply
 
     def _send(
@@ -518,6 +523,11 @@ class Clients:
         if connection.memory is not None:
             self._stations.forget(connection.memory)
             connection.memory = None
+        if connection.replies:
+            for reply in connection.replies:
+                reply.lose()
+            connection.replies.clear()
+            self._control.has_lost_client()
 
     # ---- the end
 

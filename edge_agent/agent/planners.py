@@ -128,7 +128,8 @@ class Planners:
         """How many requests are under way or wait."""
         self._planner: Planner | None = None
         self._is_busy = False
-        self._about: object = None
+        self._is_unwanted: Callable[[], bool] = lambda: False
+        """Tells it of the request under way."""
         self._is_given_up = False
         self._timer: threading.Timer | None = None
         self._is_closed = threading.Event()
@@ -145,12 +146,12 @@ class Planners:
         limit_s: float | None = None,
         report: Callable[[Progress], None] = lambda _: None,
         *,
-        about: object = None,
+        is_unwanted: Callable[[], bool] = lambda: False,
     ) -> Distributions:
         """What the planner answers; blocks until it does, after those who asked before.
 
-        It may take `limit_s`; None: `planning.planner_s`. `report` takes how far it is. `about`:
-        see `give_up`.
+        It may take `limit_s`; None: `planning.planner_s`. `report` takes how far it is. When
+        `is_unwanted` becomes true, it is given up at the next `look_again`.
 
         Raises:
             Busy: too many others wait.
@@ -158,10 +159,14 @@ class Planners:
             EdgeAgentError: it died, was given up, or could not do what was asked.
             AgentUnavailable: the agent is about to end.
         """
-        with self._counted(), self._turn.held(self._is_closed.is_set) as is_mine:
-            if not is_mine:
-                raise _stopping()
-            planner = self._take(about)
+
+        def is_over() -> bool:
+            return self._is_closed.is_set() or is_unwanted()
+
+        with self._counted(), self._turn.held(is_over) as is_mine:
+            if not is_mine and not self._is_closed.is_set():
+                raise _unwanted()
+            planner = self._take(is_unwanted)
             is_sound = False
             try:
                 limit_s = limit_s or self._settings.planning.planner_s
@@ -173,7 +178,7 @@ class Planners:
                     raise _stopping() from error
                 how = planner.end()
                 if self._is_given_up:
-                    raise EdgeAgentError("planning was given up: nobody wants it") from error
+                    raise _unwanted() from error
                 raise EdgeAgentError(f"the planner died ({how}): ask again") from error
             except (DeadlineExceeded, ProtocolError):
                 planner.kill()
@@ -196,10 +201,12 @@ class Planners:
             with self._changing:
                 self.asked -= 1
 
-    def _take(self, about: object) -> Planner:
+    def _take(self, is_unwanted: Callable[[], bool]) -> Planner:
         with self._changing:
             if self._is_closed.is_set():
                 raise _stopping()
+            if is_unwanted():
+                raise _unwanted()
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
@@ -208,12 +215,12 @@ class Planners:
                 self._planner = None
             if self._planner is None:
                 self._planner = Planner(self._settings)
-            self._is_busy, self._about, self._is_given_up = True, about, False
+            self._is_busy, self._is_unwanted, self._is_given_up = True, is_unwanted, False
             return self._planner
 
     def _give_back(self, planner: Planner, *, is_sound: bool) -> None:
         with self._changing:
-            self._is_busy, self._about = False, None
+            self._is_busy = False
             if is_sound and not self._is_closed.is_set():
                 self._timer = threading.Timer(self._idle_s, self._end_idle, [planner])
                 self._timer.daemon = True
@@ -222,18 +229,13 @@ class Planners:
             self._planner = None
         planner.end()
 
-    @property
-    def about(self) -> object:
-        """What the request under way is about; None: nothing that was said, or there is none."""
+    def look_again(self) -> None:
+        """See which requests are unwanted by now, and end them; who waits for one is told."""
         with self._changing:
-            return self._about
-
-    def give_up(self, about: object) -> None:
-        """End the request under way if it is about that object; who waits for it is told."""
-        with self._changing:
-            if self._is_busy and self._planner is not None and self._about is about:
+            if self._is_busy and self._planner is not None and self._is_unwanted():
                 self._is_given_up = True
                 self._planner.kill()
+        self._turn.look_again()
 
     def _end_idle(self, planner: Planner) -> None:
         with self._changing:
@@ -257,6 +259,10 @@ class Planners:
         self._turn.look_again()
         if planner is not None and not is_busy:
             planner.end()
+
+
+def _unwanted() -> EdgeAgentError:
+    return EdgeAgentError("planning was given up: nobody wants it")
 
 
 def _stopping() -> AgentUnavailable:

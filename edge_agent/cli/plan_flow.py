@@ -151,7 +151,7 @@ def _front(
     accounts = _accounts(problem, found, effort * len(targets), options, progress)
     if options.svg is not None and front.distributions:
         progress.say("comparing with single devices")
-        singles = _singles(problem, targets[:2])
+        singles = _singles(problem, targets[:2], effort)
         title = f"{Path(options.model).name} over {', '.join(d.id for d in problem.devices)}"
         is_known = knows_energy(problem)
         drawn = draw_front(title, front.distributions, targets, singles, knows_energy=is_known)
@@ -181,11 +181,12 @@ def step_by_step(
     return report
 
 
-def _singles(problem: Problem, targets: Sequence[Target]) -> list[Alone]:
-    """The best single device for each of the targets; one that is best for two is told once."""
+def _singles(problem: Problem, targets: Sequence[Target], effort: float) -> list[Alone]:
+    """The best single device for each of the targets, `effort` for each; one that is best for two
+    is told once."""
     found: list[Alone] = []
     for target in targets:
-        best = alone(problem, target)
+        best = alone(problem, target, effort)
         if best is None or any(one.metrics == best.metrics for one in found):
             continue
         (device,) = devices_of(best)

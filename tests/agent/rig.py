@@ -17,6 +17,7 @@ import numpy as np
 from edge_agent import clock
 from edge_agent.agent.datapath import DataPath
 from edge_agent.agent.lanes import Lane, Station
+from edge_agent.agent.replies import Reply
 from edge_agent.errors import EdgeAgentError
 from edge_agent.plans import Epoch
 from edge_agent.tensors import Array, Arrays
@@ -76,14 +77,22 @@ def infer_frame(request: str, x: Array, model: str = "m", deadline_s: float | No
 
 
 class FakeControl:
-    """Says done to everything at once, on the data thread."""
+    """Says done to everything at once, on the data thread; `is_slow`: to nothing."""
 
     def __init__(self) -> None:
         self.messages: list[ClientMessage] = []
+        self.replies: list[Reply] = []
+        self.lost_clients = 0
+        self.is_slow = False
 
-    def handle(self, message: ClientMessage, reply: Callable[[Message], None]) -> None:
+    def handle(self, message: ClientMessage, reply: Reply) -> None:
         self.messages.append(message)
-        reply(Done(type(message).__name__))
+        self.replies.append(reply)
+        if not self.is_slow:
+            reply(Done(type(message).__name__))
+
+    def has_lost_client(self) -> None:
+        self.lost_clients += 1
 
 
 class RecordedEvents:

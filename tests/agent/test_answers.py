@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,6 +18,7 @@ from edge_agent.agent.controller import Controller
 from edge_agent.agent.datapath import DataPath
 from edge_agent.agent.loaded import Loaded, Planning
 from edge_agent.agent.planners import Planners
+from edge_agent.agent.replies import Reply
 from edge_agent.agent.workers import Serve
 from edge_agent.config import Settings
 from edge_agent.devices import Device
@@ -71,9 +73,11 @@ class Agent:
     def __init__(self, *steps: Callable[[PlanLoaded], Distributions]) -> None:
         self.models: dict[str, Loaded] = {"m": loaded()}
         self.asked: list[PlanLoaded] = []
-        self.about: object = None
-        """What the planner is at."""
-        self.given_up: list[object] = []
+        self.replies: list[Reply] = []
+        """Where what was asked is answered."""
+        self.is_unwanted: Callable[[], bool]
+        """What it was asked with last."""
+        self.looked_again = threading.Semaphore(0)
         self._steps = list(steps)
 
     def loaded(self, name: str) -> Loaded:
@@ -82,16 +86,18 @@ class Agent:
         return self.models[name]
 
     def unload(self, name: str) -> None:
-        del self.models[name]
+        self.models.pop(name).is_gone.set()
 
-    def give_up(self, about: object) -> None:
-        self.given_up.append(about)
+    def look_again(self) -> None:
+        self.looked_again.release()
 
     def ask(
-        self, message: PlanLoaded, *, report: Callable[[Progress], None], about: object
+        self, message: PlanLoaded, *, report: Reply, is_unwanted: Callable[[], bool]
     ) -> Distributions:
-        assert about is self.models["m"]
+        assert not is_unwanted()
+        self.is_unwanted = is_unwanted
         self.asked.append(message)
+        self.replies.append(report)
         report(Progress(fraction=0.5, what="half"))
         return self._steps.pop(0)(message)
 
@@ -103,13 +109,21 @@ def executor() -> Iterator[ThreadPoolExecutor]:
 
 
 @pytest.fixture
-def answer_of(executor: ThreadPoolExecutor, tmp_path: Path) -> Callable[..., Message]:
-    def answer(agent: Agent, asked: ClientMessage = ASK) -> Message:
+def answers_of(executor: ThreadPoolExecutor, tmp_path: Path) -> Callable[[Agent], Answers]:
+    def of(agent: Agent) -> Answers:
         settings = Settings(socket=tmp_path / "s", state=tmp_path, cache=tmp_path)
         answers = Answers(settings, 1, _device, executor, cast(Planners, agent))
         answers.connect(cast(Controller, agent), cast(DataPath, agent))
+        return answers
+
+    return of
+
+
+@pytest.fixture
+def answer_of(answers_of: Callable[[Agent], Answers]) -> Callable[..., Message]:
+    def answer(agent: Agent, asked: ClientMessage = ASK) -> Message:
         replies: queue.Queue[Message] = queue.Queue()
-        answers.handle(asked, replies.put)
+        answers_of(agent).handle(asked, Reply(replies.put))
         while isinstance(reply := replies.get(timeout=10.0), Progress):
             assert reply == Progress(fraction=0.5, what="half")
         return reply
@@ -149,14 +163,28 @@ def test_a_model_unloaded_meanwhile_is_not_loaded(
     )
 
 
-def test_what_is_planned_of_a_model_that_is_unloaded_is_given_up(answer_of: Answer) -> None:
-    agent = Agent()
+def test_what_is_planned_of_a_model_that_is_unloaded_is_unwanted(answer_of: Answer) -> None:
+    agent = Agent(lambda _: told("of the first"))
     agent.models["other"] = loaded()
-    first, agent.about = agent.models["m"], agent.models["m"]
+    answer_of(agent)
     assert answer_of(agent, Unload("other")) == Done('model "other" is unloaded')
-    assert agent.given_up == []
+    assert agent.looked_again.acquire(timeout=10.0)
+    assert not agent.is_unwanted()
     assert answer_of(agent, Unload("m")) == Done('model "m" is unloaded')
-    assert agent.given_up == [first]
+    assert agent.looked_again.acquire(timeout=10.0)
+    assert agent.is_unwanted()
+
+
+def test_what_is_planned_for_a_client_that_is_gone_is_unwanted(
+    answers_of: Callable[[Agent], Answers], answer_of: Answer
+) -> None:
+    agent = Agent(lambda _: told("of the first"))
+    answer_of(agent)
+    assert not agent.is_unwanted()
+    agent.replies[0].lose()
+    assert agent.is_unwanted()
+    answers_of(agent).has_lost_client()
+    assert agent.looked_again.acquire(timeout=10.0)
 
 
 def test_of_a_model_loaded_in_its_place_it_is_told_how_far_its_plan_is(answer_of: Answer) -> None:

@@ -245,6 +245,28 @@ def test_other_messages_go_to_the_control_and_come_back() -> None:
         assert rig.control.messages == [AskModels(), Unload("m")]
 
 
+def test_what_a_client_that_goes_away_waits_for_is_lost() -> None:
+    with Rig() as rig:
+        gone, waiting = rig.client(), rig.client()
+        gone.send(AskModels())
+        assert gone.answer() == Done("AskModels")
+        rig.control.is_slow = True
+        for client in (waiting, gone, gone):
+            client.send(AskStatus())
+        wait_until(lambda: len(rig.control.replies) == 4, "all is handled")
+        gone.close()
+        wait_until(lambda: rig.control.lost_clients, "it is told")
+        answered, *lost = sorted(rig.control.replies, key=lambda reply: reply.is_lost)[1:]
+        assert not rig.control.replies[0].is_lost
+        assert [reply.is_lost for reply in lost] == [True, True]
+        answered(Done("late"))
+        lost[0](Done("to nobody"))
+        assert waiting.answer() == Done("late")
+        waiting.close()
+        wait_until(lambda: rig.datapath.load().connections == 0, "it is gone")
+        assert rig.control.lost_clients == 1
+
+
 def test_a_client_that_reads_nothing_is_read_no_further() -> None:
     with Rig(max_requests=1000, max_bytes=1 << 30, max_request_bytes=1 << 20) as rig:
         rig.serving().serve_in_thread()

@@ -218,22 +218,50 @@ def test_what_takes_long_tells_how_far_it_is(planners: Planners) -> None:
 
 
 def test_what_nobody_wants_any_more_is_given_up(planners: Planners) -> None:
-    wanted, other = object(), object()
-    has_begun = threading.Event()
+    has_begun, is_unwanted = threading.Event(), threading.Event()
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(planners.ask, LONG, report=lambda _: has_begun.set(), about=wanted)
+        asked = pool.submit(
+            planners.ask,
+            LONG,
+            report=lambda _: has_begun.set(),
+            is_unwanted=is_unwanted.is_set,
+        )
         assert has_begun.wait(30.0)
         pid = planners.pid
-        assert planners.about is wanted
-        planners.give_up(other)
+        planners.look_again()
         assert planners.pid == pid is not None
-        planners.give_up(wanted)
+        is_unwanted.set()
+        planners.look_again()
         with pytest.raises(EdgeAgentError, match="given up: nobody wants it"):
             asked.result(10.0)
     assert not psutil.pid_exists(pid)
-    assert planners.about is None
-    planners.give_up(None)
+    planners.look_again()
     assert unpack(planners.ask(QUICK).planned).best
+
+
+def test_what_nobody_wants_any_more_leaves_the_queue(planners: Planners) -> None:
+    has_begun, is_unwanted = threading.Event(), threading.Event()
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(planners.ask, LONG, report=lambda _: has_begun.set())
+        assert has_begun.wait(30.0)
+        pid = planners.pid
+        second = pool.submit(planners.ask, QUICK, is_unwanted=is_unwanted.is_set)
+        wait_until(lambda: planners.asked == 2, "the second waits")
+        is_unwanted.set()
+        planners.look_again()
+        with pytest.raises(EdgeAgentError, match="given up: nobody wants it"):
+            second.result(10.0)
+        assert planners.pid == pid
+        assert not first.done()
+        planners.close()
+        with pytest.raises(AgentUnavailable):
+            first.result(10.0)
+
+
+def test_what_is_unwanted_before_its_turn_starts_no_planner(planners: Planners) -> None:
+    with pytest.raises(EdgeAgentError, match="given up: nobody wants it"):
+        planners.ask(QUICK, is_unwanted=lambda: True)
+    assert planners.pid is None
 
 
 def test_of_what_is_answered_at_once_nothing_is_told(planners: Planners) -> None:
