@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -60,6 +61,20 @@ def test_every_target_has_a_line_with_all_metrics(
     assert "J, modelled" in title
     assert "optimal" in rows[0]
     assert rows[-1] == "Times are estimated from device profiles, not measured, of slow, fast."
+
+
+def test_no_energy_is_told_without_being_called_modelled(
+    net: Path, boards: tuple[str, str], capsys: Shown
+) -> None:
+    link = ("--link", "slow-fast=1Gbit,0.1ms", "--target", "energy")
+    assert main(planned(net, boards, *link, "--explain")) == 0
+    assert main(planned(net, boards, *link, "--bound", "energy=0.000001mJ")) == 1
+    told = " ".join(capsys.readouterr().out.split())
+    assert "Not used: " in told
+    assert "beyond reach: energy of at most" in told
+    assert told.count(" J per request (modelled)") >= 5
+    # Other than with these words only in the title of the table's column.
+    assert re.findall(r"J\b(?! per request \(modelled\)).{10}", told) == ["J, modelled"]
 
 
 def test_a_faster_board_over_a_good_link_does_the_work_and_over_a_bad_one_does_not(
