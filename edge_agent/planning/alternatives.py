@@ -1,4 +1,5 @@
-"""What a plan was chosen over: the best without one of its devices, and with another one."""
+"""What a plan was chosen over: the best without one of its devices, and through one that it leaves
+out."""
 
 from __future__ import annotations
 
@@ -38,10 +39,11 @@ class Compared:
     """Each device that takes no part, and why. Of one that might, what the best route through it
     costs in the target's own measure, where that adds up over a route; else in latency."""
     runner_up: Distribution | None
-    """The best one found over other devices: without one of its devices or, where the target adds
-    up over a route, with one more."""
+    """The best found that is not over the same devices: of plans made without one of its devices
+    and, where the target adds up over a route, of those with a segment on a device that it leaves
+    out."""
     alone: Distribution | None
-    """As `alone`."""
+    """The best that one device can do without the others, as of the function `alone`."""
 
 
 def devices_of(found: Distribution) -> frozenset[DeviceId]:
