@@ -22,6 +22,11 @@ class SourceKind(StrEnum):
     """How much a value is to be believed: what was measured on the device beats the rest."""
 
     DATA_SHEET = "data sheet"
+    """Or a product page or brief: what the maker itself says."""
+    THIRD_PARTY = "third-party specification"
+    """What somebody else says that the maker says."""
+    COMPUTED = "computed from specifications"
+    """As cores x clock x operations a cycle."""
     PUBLISHED = "published measurement"
     MEASURED = "measured"
     ESTIMATE = "estimate"

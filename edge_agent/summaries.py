@@ -19,7 +19,12 @@ class CutPoint:
     crossing: tuple[TensorSpec, ...]
     """Tensors produced (or fed) before and used after, each once, in topological order."""
     crossing_bytes: int | None
-    """The sum of all that crosses for the shapes in use; None where a size is not known."""
+    """The sum of all that crosses for the shapes in use; None where a size is not known.
+
+    One number for every layout: NCHW and NHWC order the same elements, and a blocked subgraph takes
+    and gives its values in NCHW, so that the padding of its blocks never crosses. The time to turn
+    values is in `profiles.SegmentTimes.border_s_per_byte`, `turn_s_per_byte` being the part of it
+    that two NHWC subgraphs side by side do without."""
     others: tuple[tuple[TensorName, str], ...] = ()
     """What else crosses, with its type: sequences, maps and optionals as `seq(tensor(float))`.
     They cannot leave the device, so the cut is none between devices."""

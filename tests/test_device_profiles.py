@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -33,6 +35,21 @@ THEORETICAL_GB_PER_S = {
     "zenbook-14-core-ultra-155h-32gb": 128 * 7.467 / 8,
 }
 """Of the device's memory, by profile."""
+MAKERS = {
+    "framework-13-ryzen-ai-340-16gb": {"www.amd.com": "AMD"},
+    "jetson-agx-orin-64gb": {"www.nvidia.com": "NVIDIA"},
+    "jetson-orin-nano-8gb": {"www.nvidia.com": "NVIDIA"},
+    "lattepanda-mu-n100-8gb": {"www.intel.com": "Intel", "docs.lattepanda.com": "LattePanda"},
+    "orange-pi-5-8gb": {"www.orangepi.org": "Orange Pi"},
+    "poweredge-xr5610-l4": {"www.nvidia.com": "NVIDIA"},
+    "raspberry-pi-4-4gb": {"datasheets.raspberrypi.com": "Raspberry Pi"},
+    "raspberry-pi-5-8gb": {"datasheets.raspberrypi.com": "Raspberry Pi"},
+    "raspberry-pi-zero-2-w": {"datasheets.raspberrypi.com": "Raspberry Pi"},
+    "snapdragon-x-elite-dev-kit-32gb": {"www.qualcomm.com": "Qualcomm"},
+    "verdin-imx8m-plus-4gb": {"www.nxp.com": "NXP", "www.toradex.com": "Toradex"},
+    "zenbook-14-core-ultra-155h-32gb": {"www.intel.com": "Intel", "www.asus.com": "Asus"},
+}
+"""Where the makers of a device and of its chips say what they can do, and who they are."""
 L4_GB_PER_S = 192 * 12.5 / 8
 
 SORTS: dict[str, Callable[[DeviceProfile], bool]] = {
@@ -107,6 +124,33 @@ def test_every_source_says_what_it_is_and_when_it_was_read(profile: DeviceProfil
         assert len(source.text) >= 30, source.key
         assert source.date >= datetime.date(2026, 1, 1), source.key
         assert not source.url or source.url.startswith(("https://", "http://")), source.key
+
+
+def test_a_data_sheet_is_of_a_maker_who_is_named_and_at_whose_address_it_is(
+    profile: DeviceProfile,
+) -> None:
+    for source in profile.sources:
+        if source.kind is SourceKind.DATA_SHEET:
+            host = urlsplit(source.url).hostname
+            assert host in MAKERS[profile.id], source.key
+            assert source.text.startswith(MAKERS[profile.id][host]), source.key
+
+
+def test_what_others_say_of_a_specification_has_their_address(profile: DeviceProfile) -> None:
+    told = [source for source in profile.sources if source.kind is SourceKind.THIRD_PARTY]
+    assert all(source.url for source in told)
+
+
+def test_what_was_computed_says_how_and_everything_that_says_how_was(
+    profile: DeviceProfile,
+) -> None:
+    for source in profile.sources:
+        if source.kind is SourceKind.COMPUTED:
+            assert re.search(r"\d.* x |halved", source.text), source.key
+        if source.kind in (SourceKind.DATA_SHEET, SourceKind.THIRD_PARTY):
+            assert not re.search(r" x [\d.]+ GHz|operations a cycle|halved", source.text), (
+                source.key
+            )
 
 
 def test_what_was_measured_elsewhere_can_be_looked_up(profile: DeviceProfile) -> None:

@@ -10,8 +10,18 @@ from edge_agent.cli.output import PatientProgress, client_of, print_json, print_
 from edge_agent.cli.plan_options import asked_targets, parse_bounds
 from edge_agent.distributions import Distribution, Infeasible, Planned
 from edge_agent.errors import EdgeAgentError, UsageError
-from edge_agent.planning.short import gap_text, number_text, rate_text, share_texts
+from edge_agent.planning.short import (
+    JOULES_TITLE,
+    gap_text,
+    number_text,
+    rate_text,
+    share_texts,
+)
 from edge_agent.plans import Target
+
+_TITLES = (
+    *("best for", "ms", "per s", JOULES_TITLE, "memory", "on the wire", "gap", "distribution"),
+)
 
 
 def is_asked(options: argparse.Namespace) -> bool:
@@ -42,7 +52,14 @@ def run(options: argparse.Namespace) -> int:
                 on_progress=lambda fraction, what: progress.say(what, fraction),
             )
     if options.json:
-        print_json(planned)
+        print_json(
+            {
+                "best": planned.best,
+                "front": planned.front,
+                "is_energy_modelled": True,
+                "knows_energy": planned.knows_energy,
+            }
+        )
     else:
         _print(planned)
     is_found = any(isinstance(answer, Distribution) for answer in planned.best)
@@ -52,8 +69,7 @@ def run(options: argparse.Namespace) -> int:
 def _print(planned: Planned) -> None:
     rows = [_row(str(answer.target), answer, planned.knows_energy) for answer in planned.best]
     rows += [_row("between", answer, planned.knows_energy) for answer in _others(planned)]
-    titles = ("best for", "ms", "per s", "J", "memory", "on the wire", "gap", "distribution")
-    print_table(titles, rows)
+    print_table(_TITLES, rows)
     if not planned.knows_energy:
         print("energy: not known, because nobody measured what this device draws")
 

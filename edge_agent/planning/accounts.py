@@ -80,9 +80,9 @@ class Account:
     left_out: tuple[LeftOut, ...] = ()
     """Each device that takes no part, and why."""
     runner_up: Distribution | None = None
-    """The best one that does without one of the devices."""
+    """As of `alternatives.Compared`."""
     alone: Distribution | None = None
-    """The best on one device."""
+    """As of `alternatives.Compared`."""
 
 
 def account(

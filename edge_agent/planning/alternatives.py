@@ -1,4 +1,5 @@
-"""What a plan was chosen over: the best without one of its devices, and with another one."""
+"""What a plan was chosen over: the best without one of its devices, and through one that it leaves
+out."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from edge_agent.devices import DeviceId
 from edge_agent.distributions import Distribution
 from edge_agent.planning.missing import why_idle
 from edge_agent.planning.planner import EFFORT, attempt, is_free, tables_of
-from edge_agent.planning.short import bytes_text
+from edge_agent.planning.short import value_text
 from edge_agent.planning.shortest import Paths, Weights, cheapest
 from edge_agent.planning.tables import Floats, Tables
 from edge_agent.plans import ADDITIVE, Target
@@ -38,10 +39,11 @@ class Compared:
     """Each device that takes no part, and why. Of one that might, what the best route through it
     costs in the target's own measure, where that adds up over a route; else in latency."""
     runner_up: Distribution | None
-    """The best one found over other devices: without one of its devices or, where the target adds
-    up over a route, with one more."""
+    """The best found that is not over the same devices: of plans made without one of its devices
+    and, where the target adds up over a route, of those with a segment on a device that it leaves
+    out."""
     alone: Distribution | None
-    """As `alone`."""
+    """The best that one device can do without the others, as of the function `alone`."""
 
 
 def devices_of(found: Distribution) -> frozenset[DeviceId]:
@@ -148,7 +150,8 @@ class _Sought:
     paths: Paths
     reached: Floats
     """As `forward`."""
-    shown: Callable[[float], str]
+    measure: Target
+    """What the costs are of: the target, where it adds up over a route, else the latency."""
     is_free: bool
     """Whether no budget or bound can bind, so that these are the best."""
 
@@ -156,9 +159,13 @@ class _Sought:
     def of(cls, problem: Problem, target: Target) -> _Sought:
         tables = tables_of(problem, target)
         assert tables is not None, "there is a distribution"
-        weights, shown = _measure(tables, target)
-        paths = cheapest(tables, weights)
-        return cls(paths=paths, reached=forward(paths), shown=shown, is_free=is_free(tables))
+        measure = target if target in ADDITIVE else Target.LATENCY
+        paths = cheapest(tables, _weights(tables, measure))
+        return cls(paths=paths, reached=forward(paths), measure=measure, is_free=is_free(tables))
+
+    def shown(self, cost: float) -> str:
+        """A cost with its unit."""
+        return value_text(self.measure, cost)
 
     def through(self, device: DeviceId) -> tuple[float, int]:
         """(the cost of the cheapest route that runs at least one segment on a device, which
@@ -172,15 +179,13 @@ class _Sought:
         return float(costs[segment]), segment
 
 
-def _measure(tables: Tables, target: Target) -> tuple[Weights, Callable[[float], str]]:
+def _weights(tables: Tables, measure: Target) -> Weights:
     none = Weights.none(tables)
-    match target:
-        case Target.ENERGY:
-            return replace(none, joules=none.joules + 1.0), lambda joules: f"{joules:.4g} J"
-        case Target.BYTES:
-            return replace(none, size_bytes=none.size_bytes + 1.0), bytes_text
-        case Target.LATENCY | Target.THROUGHPUT | Target.MEMORY:
-            return Weights.of_time(tables), lambda s: f"{s * 1e3:.4g} ms"
+    if measure is Target.ENERGY:
+        return replace(none, joules=none.joules + 1.0)
+    if measure is Target.BYTES:
+        return replace(none, size_bytes=none.size_bytes + 1.0)
+    return Weights.of_time(tables)
 
 
 def forward(paths: Paths) -> Floats:

@@ -15,7 +15,7 @@ from edge_agent.planning.cost import (
 )
 from edge_agent.planning.placed import TEXT_WIDTH, placement_lines, wrapped
 from edge_agent.planning.score import ProcessorRates, score
-from edge_agent.planning.short import run_text
+from edge_agent.planning.short import ms_text, run_text
 from edge_agent.plans import (
     CandidatePlan,
     ChosenSubgraph,
@@ -437,15 +437,6 @@ def interval_text(interval: RatioInterval) -> str:
         f"{interval.median:.3f} (95 % interval {interval.low:.3f} to {interval.high:.3f}, "
         f"{interval.pairs} pairs)"
     )
-
-
-def ms_text(duration_s: float | None, *, signed: bool = False) -> str:
-    """Milliseconds with three or four digits; `-` for what is not known."""
-    if duration_s is None:
-        return "-"
-    duration_ms = duration_s * 1e3
-    digits = next((d for d, above in enumerate((1e4, 1e2, 1.0)) if abs(duration_ms) >= above), 3)
-    return f"{duration_ms:+.{digits}f}" if signed else f"{duration_ms:.{digits}f}"
 
 
 def clipped(text: str, width: int) -> str:

@@ -27,7 +27,7 @@ from edge_agent.planning.drawing import (
     ticks,
 )
 from edge_agent.planning.labelling import Box, Wanted, place
-from edge_agent.planning.short import GAP_TO_FRONT, devices_text, gap_text
+from edge_agent.planning.short import GAP_TO_FRONT, devices_text, gap_text, name_text
 from edge_agent.plans import Target
 
 _LEFT, _TOP, _WIDTH, _HEIGHT, _RIGHT = 80.0, 56.0, 640.0, 380.0, 190.0
@@ -211,7 +211,7 @@ def _points(
     for number, x, y, one in _placed(found, x_axis, y_axis):
         fill = _PLAIN if shades is None else shades.colour(one.metrics)
         values = "; ".join(
-            f"{target} {scale_of(target, [v]).shown(v)}"
+            f"{name_text(target)} {scale_of(target, [v]).shown(v)}"
             for target in told
             for v in (one.metrics.value(target),)
         )
@@ -371,7 +371,7 @@ def _columns(
         values = [one.metrics.value(target) for one in listed]
         scale = scale_of(target, values)
         cells = [scale.number(value) if target in told else "not known" for value in values]
-        contents.append((f"{target} ({scale.unit})", cells, True))
+        contents.append((f"{name_text(target)} ({scale.unit})", cells, True))
     contents.append((GAP_TO_FRONT, [gap_text(one.gap) for one in listed], False))
     columns, x = [], _LEFT
     for title, cells, is_number in contents:

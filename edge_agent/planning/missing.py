@@ -16,7 +16,7 @@ from edge_agent.planning.labels import Found, best_route
 from edge_agent.planning.mixing import mix
 from edge_agent.planning.mixture import Wish
 from edge_agent.planning.present import spared_text
-from edge_agent.planning.short import bytes_text
+from edge_agent.planning.short import bytes_text, value_text
 from edge_agent.planning.shortest import Pieces, Weights, as_route, cheapest
 from edge_agent.planning.tables import Tables, is_at_rate, tabulate, usable
 from edge_agent.plans import Bound, Target
@@ -266,18 +266,13 @@ def _over_bound(tables: Tables, known: Found | None, searches: _Searches) -> str
         return ""
     reach = "beyond reach" if least.bound > limit else "not reached"
     return (
-        f"{reach}: {Target.MEMORY} of at most {_bytes(limit)} on the fullest device: "
-        f"{_least(least)} is {_bytes(least.value)}"
+        f"{reach}: {Target.MEMORY} of at most {_shown(Target.MEMORY, limit)} on the fullest "
+        f"device: {_least(least)} is {_shown(Target.MEMORY, least.value)}"
     )
 
 
 def _least(found: Found) -> str:
     return "the least" if found.value <= found.bound * (1.0 + CLOSE) else "the least found"
-
-
-def _bytes(size_bytes: float) -> str:
-    """Exact enough to tell a limit from what misses it by little."""
-    return f"{size_bytes / 2**20:.4g} MiB" if size_bytes >= 2**20 else f"{size_bytes:.0f} bytes"
 
 
 def _room(size_bytes: float) -> str:
@@ -351,15 +346,10 @@ def _best(tables: Tables, caps: Caps, target: Target, searches: _Searches) -> Fo
 
 
 def _shown(target: Target, value: float) -> str:
-    match target:
-        case Target.LATENCY:
-            return f"{value * 1e3:.4g} ms"
-        case Target.THROUGHPUT:
-            return f"{value:.4g}/s"
-        case Target.ENERGY:
-            return f"{value:.4g} J"
-        case Target.MEMORY | Target.BYTES:
-            return _bytes(value)
+    """Exact enough to tell a limit from what misses it by little."""
+    if target not in (Target.MEMORY, Target.BYTES):
+        return value_text(target, value)
+    return f"{value / 2**20:.4g} MiB" if value >= 2**20 else f"{value:.0f} bytes"
 
 
 def _asked(bound: Bound) -> str:

@@ -9,25 +9,28 @@ from textwrap import wrap
 from edge_agent.distributions import Distribution, Infeasible
 from edge_agent.planning.accounts import Account, MemoryUse, Prediction, ResourceUse, RouteAccount
 from edge_agent.planning.cost import node_range
-from edge_agent.planning.explain import clipped, main_operators, ms_text
+from edge_agent.planning.explain import clipped, main_operators
 from edge_agent.planning.metrics import Computing, Leg, Sending
 from edge_agent.planning.placed import TEXT_WIDTH, wrapped
 from edge_agent.planning.present import spared_text
 from edge_agent.planning.short import (
     GAP_TO_FRONT,
+    JOULES_TITLE,
     bytes_text,
     devices_text,
     gap_text,
+    ms_text,
     number_text,
     rate_text,
     run_text,
     share_texts,
+    value_text,
 )
 from edge_agent.plans import Target
 from edge_agent.problems import Problem
 from edge_agent.subgraphs import SegmentRange
 
-_METRIC_TITLES = ("latency ms", "per s", "J, modelled", "memory", "wire")
+_METRIC_TITLES = ("latency ms", "per s", JOULES_TITLE, "memory", "wire")
 _LEAST_LAST = 12
 _FULL = 0.9995
 """From here on a resource is printed as 100.0 % busy."""
@@ -158,29 +161,17 @@ def _headline(plan: Distribution) -> str:
     return f"{head}: none gives {edge} than {value_text(target, plan.bound)}"
 
 
-def value_text(target: Target, value: float) -> str:
-    """A metric with its unit."""
-    match target:
-        case Target.LATENCY:
-            return f"{ms_text(value)} ms"
-        case Target.THROUGHPUT:
-            return f"{rate_text(value)} requests per second"
-        case Target.ENERGY:
-            return f"{number_text(value, 3)} J per request (modelled)"
-        case Target.MEMORY | Target.BYTES:
-            return bytes_text(value)
-
-
 def _metrics_text(plan: Distribution, knows_energy: bool) -> str:
     metrics = plan.metrics
-    energy = value_text(Target.ENERGY, metrics.energy_joules)
-    energy = energy if knows_energy else "its energy is not known"
-    error = f" ± {ms_text(metrics.latency_error_s)}" if metrics.latency_error_s else ""
+    texts = {target: value_text(target, metrics.value(target)) for target in Target}
+    if metrics.latency_error_s:
+        texts[Target.LATENCY] += f" ± {number_text(metrics.latency_error_s * 1e3, 2)} ms"
+    if not knows_energy:
+        texts[Target.ENERGY] = "its energy is not known"
     return (
-        f"latency {ms_text(metrics.latency_s)}{error} ms, {rate_text(metrics.throughput_per_s)} "
-        f"requests per second, {energy}, "
-        f"{bytes_text(metrics.peak_memory_bytes)} in the fullest memory, "
-        f"{bytes_text(metrics.wire_bytes)} on the wire per request"
+        f"latency {texts[Target.LATENCY]}, {texts[Target.THROUGHPUT]}, {texts[Target.ENERGY]}, "
+        f"{texts[Target.MEMORY]} in the fullest memory, {texts[Target.BYTES]} on the wire per "
+        "request"
     )
 
 

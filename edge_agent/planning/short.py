@@ -1,4 +1,4 @@
-"""Distributions in a few words."""
+"""Distributions and their metrics in a few words."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from edge_agent.distributions import PlacedFork, PlacedSubgraph, Route, Step
+from edge_agent.plans import Target
 
 GAP_TO_FRONT = "gap to front"
 """What the gap of a member of a Pareto set is called: how much better, in the target that it was
 made for, one that is no worse in the others may be."""
+JOULES_TITLE = "J, modelled"
+"""The title of a column of energies: no meter reads what a plan will draw."""
 _LEAST_WHOLE = 0.0095
 """From here on a share is shown in whole per cents."""
 
@@ -85,6 +88,15 @@ def number_text(number: float, digits: int = 4) -> str:
     return f"{number:.{decimals}f}".rstrip("0")
 
 
+def ms_text(duration_s: float | None, *, signed: bool = False) -> str:
+    """Milliseconds with three or four digits; `-` for what is not known."""
+    if duration_s is None:
+        return "-"
+    duration_ms = duration_s * 1e3
+    digits = next((d for d, above in enumerate((1e4, 1e2, 1.0)) if abs(duration_ms) >= above), 3)
+    return f"{duration_ms:+.{digits}f}" if signed else f"{duration_ms:.{digits}f}"
+
+
 def rate_text(per_s: float) -> str:
     """A throughput without its unit."""
     return number_text(per_s) if math.isfinite(per_s) else "no limit"
@@ -94,9 +106,28 @@ def bytes_text(size_bytes: float) -> str:
     """Bytes in the unit that a person would use."""
     for unit, factor in (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10)):
         if size_bytes >= factor:
-            size = size_bytes / factor
-            return f"{size:.3g} {unit}" if size < 999.5 else f"{size:.0f} {unit}"
+            return f"{number_text(size_bytes / factor, 3)} {unit}"
     return f"{size_bytes:.0f} B"
+
+
+def value_text(target: Target, value: float) -> str:
+    """A metric with its unit; an energy is called modelled."""
+    if not math.isfinite(value):
+        return "no limit"
+    match target:
+        case Target.LATENCY:
+            return f"{number_text(value * 1e3)} ms"
+        case Target.THROUGHPUT:
+            return f"{number_text(value)} requests per second"
+        case Target.ENERGY:
+            return f"{number_text(value)} J per request (modelled)"
+        case Target.MEMORY | Target.BYTES:
+            return bytes_text(value)
+
+
+def name_text(target: Target) -> str:
+    """What a value of the target is called where only its unit stands beside it."""
+    return f"{target}, modelled" if target is Target.ENERGY else str(target)
 
 
 def _devices(route: Route) -> str:

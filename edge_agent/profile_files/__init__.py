@@ -4,13 +4,18 @@ Schema, version 1. A quantity is a text with its unit ("34 GB/s", "20 us"); ever
 of the file's sources it is from. Operations count a multiply-add as two. What no device has, as
 a time of more than a day, is refused with the range.
 
+The kind of a source is `data sheet` (or product page, or brief: of the maker itself), `third-party
+specification` (what somebody else says that the maker says), `computed from specifications` (as
+cores x clock x operations a cycle), `published measurement`, `measured` (on the device itself) or
+`estimate`.
+
     version = 1
     id = "raspberry-pi-5-8gb"          # a-z 0-9 -
     name = "Raspberry Pi 5, 8 GB"
 
     [sources.brief]                    # any key of a-z 0-9 - _
     text = "Raspberry Pi 5 product brief"
-    kind = "data sheet"                # "published measurement", "measured" or "estimate"
+    kind = "data sheet"                # of the maker itself; else one of the kinds below
     date = 2026-11-29                  # when it was read or measured
     url = "https://…"                  # optional
 

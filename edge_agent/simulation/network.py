@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from edge_agent.devices import DeviceId, UnitId
-from edge_agent.problems import DeviceStatistics, Link, Problem
+from edge_agent.problems import DeviceStatistics, Link, PlannedDevice, Problem
 from edge_agent.simulation.deployment import Deployment, core_w
 from edge_agent.simulation.events import Events
 from edge_agent.simulation.journeys import Places
@@ -16,7 +16,7 @@ from edge_agent.simulation.sharing import SharedResource
 from edge_agent.simulation.spans import SpanLog
 from edge_agent.simulation.stations import Station
 from edge_agent.simulation.traces import Change, DeviceChange, LinkChange, speed
-from edge_agent.simulation.transfers import Connection, Stream, end_of
+from edge_agent.simulation.transfers import Connection, End, Stream
 from edge_agent.simulation.wires import Wire
 
 
@@ -28,9 +28,11 @@ class Transport:
     """A stream's window holds so many of its largest messages, or `window_bytes` if that is
     more."""
     window_bytes: int = 8 << 20
-    threads: int = 1
+    threads: int | None = None
     """At each end of a connection: how many of its messages may be made ready, or taken in, at
-    once; each is the work of one core."""
+    once; each is the work of one core. None: as many as the device there has cores, as plans
+    assume. A number is what-if: 1 is a transport with one thread for input and output, and gives
+    less than was predicted where a connection is busier than one core can be."""
 
     def __post_init__(self) -> None:
         for key, number, least in (
@@ -38,7 +40,7 @@ class Transport:
             ("window_bytes", self.window_bytes, 0),
             ("threads", self.threads, 1),
         ):
-            if number < least:
+            if number is not None and number < least:
                 raise ValueError(f"transport: got {key} {number}, want at least {least}")
 
 
@@ -120,14 +122,21 @@ class Network:
                 link,
                 wire,
                 (
-                    end_of(self._resource(source.id, None), source, sends=True),
-                    end_of(self._resource(target.id, None), target, sends=False),
+                    self._end(source, source.send_s_per_byte),
+                    self._end(target, target.receive_s_per_byte),
                 ),
                 chunk_bytes=self._problem.chunk_bytes,
-                threads=self._transport.threads,
                 log=self._log,
             )
         return self._connections[key]
+
+    def _end(self, device: PlannedDevice, s_per_byte: float) -> End:
+        return End(
+            cores=self._resource(device.id, None),
+            threads=self._transport.threads or device.cores,
+            demand=1.0 / device.cores,
+            s_per_byte=s_per_byte,
+        )
 
     def _joules_per_byte(self, link: Link) -> float:
         source, target = self._problem.device(link.source), self._problem.device(link.target)

@@ -7,9 +7,9 @@ empty. A stream is what crosses one border of the model over one link. The stage
 for streams of later borders only, and the last ones are taken as they arrive: so none waits for
 itself in a circle, and there is no deadlock however small the windows are.
 
-A connection has a thread at each end, or more if told so; a message is the work of one of them.
-The sending thread makes a chunk ready and goes on with the next one while the wire carries it; so
-does the receiving one. Messages of one connection follow each other.
+A connection has at each end a thread for each core, or as many as told; a message is the work of
+one of them. The sending thread makes a chunk ready and goes on with the next one while the wire
+carries it; so does the receiving one. Messages of one connection follow each other.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from edge_agent.problems import Link, PlannedDevice
+from edge_agent.problems import Link
 from edge_agent.profiles import HOST_UNIT
 from edge_agent.simulation.events import Act, Events
 from edge_agent.simulation.lengths import Length
@@ -38,11 +38,12 @@ class Transfer:
     is_received_now: bool = False
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)
 class End:
     """What one side of a connection works with."""
 
     cores: SharedResource
+    threads: int
     demand: float
     """Of one core, as a share of all."""
     s_per_byte: float
@@ -59,7 +60,6 @@ class Connection:
         ends: tuple[End, End],
         *,
         chunk_bytes: int,
-        threads: int,
         log: SpanLog,
     ) -> None:
         self.link = link
@@ -70,9 +70,9 @@ class Connection:
         self._source, self._target = ends
         self._chunk_bytes = chunk_bytes
         self._waiting: deque[Transfer] = deque()
-        self._senders = threads
+        self._senders = self._source.threads
         self._arrived: list[tuple[Transfer, int]] = []
-        self._receivers = threads
+        self._receivers = self._target.threads
         self._log = log
 
     def send(self, request: int, size_bytes: int, done: Act) -> None:
@@ -151,12 +151,6 @@ class Connection:
             comes_first=True,
             done=received,
         )
-
-
-def end_of(cores: SharedResource, device: PlannedDevice, *, sends: bool) -> End:
-    """The sending or the receiving side of a connection on a device."""
-    s_per_byte = device.send_s_per_byte if sends else device.receive_s_per_byte
-    return End(cores, 1.0 / device.cores, s_per_byte)
 
 
 @dataclass(slots=True, eq=False)

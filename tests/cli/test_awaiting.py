@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
@@ -88,6 +89,14 @@ def test_a_plan_is_waited_for_with_its_progress(
     assert err == "  0% waiting for its turn\n  0% starting\n 50% measuring\n"
     assert out.startswith("best for" if form else 'model "m": plain ONNX Runtime\n')
     assert len(says.distributions) == (1 if form else 0)
+
+
+def test_energies_of_a_loaded_model_are_called_modelled(capsys: pytest.CaptureFixture[str]) -> None:
+    with FakeAgent(Agent(state())) as agent:
+        assert plan(agent, ("--target", "latency")) == 0
+        assert "J, modelled" in capsys.readouterr().out.splitlines()[0]
+        assert plan(agent, ("--target", "latency", "--json")) == 0
+        assert json.loads(capsys.readouterr().out)["is_energy_modelled"] is True
 
 
 def test_planning_that_takes_long_tells_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:

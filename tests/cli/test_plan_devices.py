@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -62,6 +63,20 @@ def test_every_target_has_a_line_with_all_metrics(
     assert rows[-1] == "Times are estimated from device profiles, not measured, of slow, fast."
 
 
+def test_no_energy_is_told_without_being_called_modelled(
+    net: Path, boards: tuple[str, str], capsys: Shown
+) -> None:
+    link = ("--link", "slow-fast=1Gbit,0.1ms", "--target", "energy")
+    assert main(planned(net, boards, *link, "--explain")) == 0
+    assert main(planned(net, boards, *link, "--bound", "energy=0.000001mJ")) == 1
+    told = " ".join(capsys.readouterr().out.split())
+    assert "Not used: " in told
+    assert "beyond reach: energy of at most" in told
+    assert told.count(" J per request (modelled)") >= 5
+    # Other than with these words only in the title of the table's column.
+    assert re.findall(r"J\b(?! per request \(modelled\)).{10}", told) == ["J, modelled"]
+
+
 def test_a_faster_board_over_a_good_link_does_the_work_and_over_a_bad_one_does_not(
     net: Path, boards: tuple[str, str], capsys: Shown
 ) -> None:
@@ -87,16 +102,43 @@ def test_without_a_link_the_owner_is_alone_and_that_is_said(
     assert capsys.readouterr().out.splitlines()[1].endswith("optimal  fast")
 
 
-def test_bans_pins_and_bounds_are_kept(net: Path, boards: tuple[str, str], capsys: Shown) -> None:
+def test_bans_and_bounds_are_kept(net: Path, boards: tuple[str, str], capsys: Shown) -> None:
     link = ("--link", "all=10Gbit,1us", "--target", "latency", "--json")
     assert main(planned(net, boards, *link, "--ban", "fast")) == 0
     routes = json.loads(capsys.readouterr().out)["plans"][0]["distribution"]["routes"]
     assert {s["device"] for r in routes for s in r["steps"]} == {"slow"}
-    assert main(planned(net, boards, *link, "--pin", "c2=slow/cpu", "--ban", "slow/npu")) == 0
-    (route,) = json.loads(capsys.readouterr().out)["plans"][0]["distribution"]["routes"]
-    assert "slow" in {step["device"] for step in route["steps"]}
     assert main(planned(net, boards, *link, "--bound", "bytes=0B")) == 0
     assert told(capsys)["latency"]["distribution"]["metrics"]["wire_bytes"] == 0  # type: ignore[index]
+
+
+def test_nodes_run_where_their_names_are_pinned_and_the_others_where_they_are_quicker(
+    net: Path, boards: tuple[str, str], capsys: Shown
+) -> None:
+    link = ("--link", "all=10Gbit,1us", "--target", "latency", "--owner", "fast", "--explain")
+    where = []
+    for pin in ((), ("--pin", "c[23]=slow/cpu")):
+        assert main(planned(net, boards, *link, *pin)) == 0
+        shown = capsys.readouterr().out
+        ran = re.findall(r"(\w+/\w+)/\S+ runs segments? [0-9-]+, nodes? (\d+)-(\d+)", shown)
+        where.append([(unit, int(start), int(last)) for unit, start, last in ran])
+    # A convolution and a Relu for each block: c2 and c3 are nodes 4 and 6.
+    assert where == [
+        [("fast/cpu", 0, 11)],
+        [("fast/cpu", 0, 3), ("slow/cpu", 4, 6), ("fast/cpu", 7, 11)],
+    ]
+
+
+def test_a_bound_on_another_target_changes_the_plan(
+    net: Path, boards: tuple[str, str], capsys: Shown
+) -> None:
+    link = ("--link", "all=10Gbit,1us", "--target", "energy", "--json")
+    found = []
+    for bound in ((), ("--bound", "latency=12ms")):
+        assert main(planned(net, boards, *link, *bound)) == 0
+        found.append(told(capsys)["energy"]["distribution"]["metrics"])  # type: ignore[index]
+    free, kept = found
+    assert free["latency_s"] > 0.012 >= kept["latency_s"]
+    assert free["energy_joules"] < kept["energy_joules"]
 
 
 def test_statistics_slow_a_device_down(

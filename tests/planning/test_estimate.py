@@ -35,7 +35,6 @@ from tests.planning.made_models import segment, summary
 _HERE = Source(
     key="here", text="made up", kind=SourceKind.MEASURED, date=datetime.date(2026, 11, 29)
 )
-_SHEET = replace(_HERE, key="sheet", kind=SourceKind.DATA_SHEET)
 
 
 def _sourced(value: float, source: Source = _HERE) -> Sourced:
@@ -209,8 +208,13 @@ def test_convolutions_on_a_processor_are_quickest_in_blocked() -> None:
     assert by_layout[Layout.BLOCKED] < by_layout[Layout.NCHW]
 
 
-def test_the_peak_of_a_data_sheet_is_not_reached() -> None:
-    told = replace(_CPU, operations_per_s=((Arithmetic.FLOAT32, _sourced(40e9, _SHEET)),))
+@pytest.mark.parametrize(
+    "kind",
+    [SourceKind.DATA_SHEET, SourceKind.THIRD_PARTY, SourceKind.COMPUTED, SourceKind.ESTIMATE],
+)
+def test_a_peak_that_nobody_measured_is_not_reached(kind: SourceKind) -> None:
+    source = replace(_HERE, key="told", kind=kind)
+    told = replace(_CPU, operations_per_s=((Arithmetic.FLOAT32, _sourced(40e9, source)),))
     (found,) = estimated_times(told, _ONE, [_segment(_work(nodes=0))]).segment_s
     assert found > _one_s(_work(nodes=0))
 

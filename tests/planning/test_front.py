@@ -150,7 +150,7 @@ def test_the_list_tells_values_as_the_text_does_under_their_units() -> None:
     drawn = draw_front("x", [one, two], both, knows_energy=False)
     assert [[text for _, _, text in cells] for cells in _list_of(drawn).values()] == [
         [
-            *("no.", "latency (ms)", "throughput (requests/s)", "energy (J)"),
+            *("no.", "latency (ms)", "throughput (requests/s)", "energy, modelled (J)"),
             *("gap to front", "devices"),
         ],
         ["1", "0.5497", "1819", "not known", "gap ≤ 3.1 %", "pi"],
@@ -205,6 +205,15 @@ def test_a_text_is_clipped_where_it_would_be_too_wide() -> None:
 def test_axes_have_names_and_units() -> None:
     texts = {text.text for text in _parsed(draw_front("x", FOUND, BOTH)).iter(f"{SVG}text")}
     assert {"latency (ms)", "bytes on the wire per request (KiB)"} <= texts
+
+
+def test_an_energy_is_called_modelled_wherever_it_is_drawn() -> None:
+    drawn = draw_front("x", FOUND, list(Target))
+    texts = ["".join(text.itertext()) for text in _parsed(drawn).iter()]
+    in_joules = [text for text in texts if "energy" in text and re.search(r"\bm?J\b", text)]
+    # In what a reader sees over each point, and in the title of the list's column.
+    assert len(in_joules) > len(FOUND)
+    assert all("energy, modelled" in text for text in in_joules)
 
 
 def test_points_lie_where_the_ticks_say() -> None:

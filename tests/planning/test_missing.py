@@ -145,9 +145,14 @@ def test_the_memory_of_an_accelerator_is_told_apart() -> None:
 
 BEYOND = [
     (Target.LATENCY, 17.9 * MS, "latency of at most 17.9 ms: the least is 18 ms"),
-    (Target.ENERGY, 0.01, "energy of at most 0.01 J: the least is 0.024 J"),
+    (
+        Target.ENERGY,
+        0.01,
+        "energy of at most 0.01 J per request (modelled): the least is 0.024 J per request "
+        "(modelled)",
+    ),
     (Target.MEMORY, 3299, "memory of at most 3299 bytes on the fullest device: the least is 3300"),
-    (Target.THROUGHPUT, 1e6, "throughput at least 1e+06/s: no more than"),
+    (Target.THROUGHPUT, 1e6, "throughput at least 1000000 requests per second: no more than"),
 ]
 
 
@@ -163,7 +168,10 @@ def test_a_bound_beyond_reach_is_told_with_what_can_be_had(
 def test_a_rate_beyond_one_route_is_told_where_one_is_asked_for() -> None:
     made = one_segment(30 * MS, 6 * MS, most_routes=1)
     reason = refused(bounded(made, Target.THROUGHPUT, 101.0), Target.THROUGHPUT)
-    assert reason == "beyond reach: throughput at least 101/s: no more than 100/s can be had"
+    assert reason == (
+        "beyond reach: throughput at least 101 requests per second: no more than 100 requests per "
+        "second can be had"
+    )
 
 
 def test_bounds_beyond_reach_are_all_told() -> None:

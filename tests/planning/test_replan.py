@@ -238,7 +238,7 @@ def test_a_rate_that_no_shares_reach_is_told_so() -> None:
     previous = tuple(replace(r, share=0.5) for r in (ON_A, ON_B))
     found = replan(bounded(made, Target.THROUGHPUT, 133.4), Target.LATENCY, previous, POLICY)
     assert isinstance(found, Infeasible)
-    assert "no more than 133.3/s can be had" in found.reason
+    assert "no more than 133.3 requests per second can be had" in found.reason
 
 
 @pytest.mark.parametrize("target", list(Target))

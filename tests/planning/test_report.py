@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -21,6 +22,7 @@ from edge_agent.planning.short import (
     number_text,
     run_text,
     share_texts,
+    value_text,
 )
 from edge_agent.plans import Bound, Target
 from edge_agent.problems import DeviceStatistics
@@ -39,9 +41,9 @@ from tests.planning.made_plans_over_devices import (
 PLAN = distribution(Target.LATENCY, offloaded(), slack=0.031)
 MIXED = distribution(Target.THROUGHPUT, whole(PI, FOUR, 0.75), whole(LAB, ONE, 0.25))
 TOLD = """\
-For latency: 27.00 ms, gap ≤ 3.1 %: none gives less than 26.19 ms
-  latency 27.00 ms, 100 requests per second, 0.02 J per request (modelled), 2 MiB in the fullest memory, 2.93
-    KiB on the wire per request
+For latency: 27 ms, gap ≤ 3.1 %: none gives less than 26.19 ms
+  latency 27 ms, 100 requests per second, 0.02 J per request (modelled), 2 MiB in the fullest memory, 2.93 KiB
+    on the wire per request
 
 The route of every request, 27.00 ms when it finds everything idle:
     at ms  takes ms
@@ -61,7 +63,7 @@ Memory, of what may be used:
    12.5%  lab: 1 MiB of 8 MiB
    12.5%  pi/gpu: 2 MiB of 16 MiB
 
-Runner-up, over other devices: lab: 30.00 ms, 1.11 times this one
+Runner-up, over other devices: lab: 30 ms, 1.11 times this one
 The best on one device: this one
 
 How it is predicted:
@@ -208,6 +210,23 @@ def test_printed_shares_add_up_to_100_and_are_rounded_up_or_down(parts: list[flo
 
 def test_shares_of_three_alike_are_not_101_per_cent() -> None:
     assert share_texts([0.335, 0.335, 0.33]) == ["34 %", "33 %", "33 %"]
+
+
+@pytest.mark.parametrize(
+    ("target", "value", "shown"),
+    [
+        (Target.LATENCY, 0.0271234, "27.12 ms"),
+        (Target.THROUGHPUT, 133.333, "133.3 requests per second"),
+        (Target.THROUGHPUT, math.inf, "no limit"),
+        (Target.ENERGY, 0.0158649, "0.01586 J per request (modelled)"),
+        (Target.MEMORY, 3.5 * 2**20, "3.5 MiB"),
+        (Target.BYTES, 1000.0, "1000 B"),
+    ],
+)
+def test_a_value_has_its_unit_and_an_energy_is_called_modelled(
+    target: Target, value: float, shown: str
+) -> None:
+    assert value_text(target, value) == shown
 
 
 def test_shares_and_bytes_are_short() -> None:

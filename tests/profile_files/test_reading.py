@@ -154,6 +154,10 @@ def test_measured_latency_is_read_for_its_model_and_division() -> None:
         ('id = "board-1"', 'id = "Board 1"', "id", "1 to 64 of a-z 0-9 -"),
         ("date = 2026-11-29", 'date = "2026-11-29"', "sources.sheet.date", "without quotes"),
         ('"data sheet"', '"datasheet"', "sources.sheet.kind", "did you mean data sheet?"),
+        (
+            *('"data sheet"', '"blog"', "sources.sheet.kind"),
+            "one of data sheet, third-party specification, computed from specifications, published",
+        ),
         ("starts = [0, 12]", "starts = [1, 12]", "latency[0].starts", "from 0 on"),
         ("[0.001, 0.002]", "[0.001]", "latency[0].segment_s", "a list of 2 seconds"),
         ("[0.001, 0.002]", "[0.001, nan]", "latency[0].segment_s", "got nan, want a number"),

@@ -32,7 +32,7 @@ SIZES = st.integers(min_value=1, max_value=6).map(lambda n: n * CHUNK_BYTES) | s
     min_value=0, max_value=CHUNK_BYTES
 )
 """Whole chunks, or a part of one."""
-S_PER_BYTE = st.sampled_from([0.0, 5e-8, 2e-7])
+S_PER_BYTE = st.sampled_from([0.0, 5e-8, 2e-7, 2e-6])
 
 
 @st.composite

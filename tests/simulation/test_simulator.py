@@ -41,8 +41,6 @@ from tests.simulation.made_problems import (
     two_devices,
 )
 
-AS_PREDICTED = Transport(threads=64)
-"""As planning sees a connection: any number of cores may work on it at once."""
 PLAIN = (Target.LATENCY, Target.ENERGY, Target.MEMORY, Target.BYTES)
 
 
@@ -60,7 +58,7 @@ def agree(made: Problem, routes: Sequence[Route], seen: Simulated) -> None:
 def test_a_chain_gives_what_is_predicted(data: st.DataObject) -> None:
     made = data.draw(made_chains.problems())
     routes = (data.draw(made_chains.routes(made)),)
-    agree(made, routes, simulate(made, routes, ClosedLoop(), transport=AS_PREDICTED))
+    agree(made, routes, simulate(made, routes, ClosedLoop()))
 
 
 @settings(max_examples=8)
@@ -68,7 +66,7 @@ def test_a_chain_gives_what_is_predicted(data: st.DataObject) -> None:
 def test_links_on_one_medium_give_what_is_predicted(data: st.DataObject) -> None:
     made = data.draw(made_chains.problems(media=True))
     routes = (data.draw(made_chains.routes(made)),)
-    agree(made, routes, simulate(made, routes, ClosedLoop(), transport=AS_PREDICTED))
+    agree(made, routes, simulate(made, routes, ClosedLoop()))
 
 
 @pytest.mark.many
@@ -77,7 +75,7 @@ def test_links_on_one_medium_give_what_is_predicted(data: st.DataObject) -> None
 def test_many_chains_give_what_is_predicted(data: st.DataObject) -> None:
     made = data.draw(made_chains.problems(media=data.draw(st.booleans())))
     routes = (data.draw(made_chains.routes(made)),)
-    agree(made, routes, simulate(made, routes, ClosedLoop(), transport=AS_PREDICTED))
+    agree(made, routes, simulate(made, routes, ClosedLoop()))
 
 
 @settings(max_examples=40)
@@ -233,7 +231,7 @@ def test_routes_with_shares_give_what_is_predicted(data: st.DataObject) -> None:
     made = data.draw(made_chains.problems())
     first = data.draw(st.sampled_from([0.5, 0.25, 0.6]))
     routes = tuple(data.draw(made_chains.routes(made, share=share)) for share in (first, 1 - first))
-    seen = simulate(made, routes, ClosedLoop(requests=800), transport=AS_PREDICTED).metrics
+    seen = simulate(made, routes, ClosedLoop(requests=800)).metrics
     predicted = evaluate(made, routes)
     assert seen.latency_s == pytest.approx(predicted.latency_s)
     assert seen.peak_memory_bytes == pytest.approx(predicted.peak_memory_bytes)
@@ -306,12 +304,28 @@ def test_one_thread_of_a_connection_limits_it_however_many_cores_there_are() -> 
         ],
         [link(A, B, goodput_bytes_per_s=1e8), link(B, A)],
     )
-    one = simulate(made, A_THEN_B, ClosedLoop(in_flight=16)).metrics
-    four = simulate(
-        made, A_THEN_B, ClosedLoop(in_flight=16), transport=Transport(threads=4)
-    ).metrics
+    one = simulate(made, A_THEN_B, ClosedLoop(in_flight=16), transport=Transport(threads=1)).metrics
+    four = simulate(made, A_THEN_B, ClosedLoop(in_flight=16)).metrics
     assert one.throughput_per_s == pytest.approx(100.0, rel=0.01)
     assert four.throughput_per_s == pytest.approx(390.0, rel=0.02)
+
+
+def test_all_cores_of_a_receiver_serve_a_connection_as_plans_assume() -> None:
+    made = problem(
+        model(1),
+        [
+            device(A, times(host(), [0.5])),
+            device(B, times(host(), [0.001]), cores=2, receive_s_per_byte=2e-6),
+        ],
+        [link(A, B, goodput_bytes_per_s=1e8), link(B, A, goodput_bytes_per_s=1e8)],
+        input_bytes=10_000,
+    )
+    routes = (route(placed(0, 1, B, host())),)
+    # 20 ms of one of two cores to receive, and a run of 1 ms that fills both: 11 ms of the device.
+    assert evaluate(made, routes).throughput_per_s == pytest.approx(1 / 0.011)
+    agree(made, routes, simulate(made, routes, ClosedLoop()))
+    one = simulate(made, routes, ClosedLoop(), transport=Transport(threads=1)).metrics
+    assert one.throughput_per_s == pytest.approx(50.0, rel=0.01)
 
 
 @pytest.mark.parametrize("window_messages", [0, 1, 2])

@@ -27,7 +27,7 @@ def test_what_is_planned_is_kept_or_replaced_and_simulated(tmp_path: Path) -> No
     command = [sys.executable, "-W", "error", "-c", script, str(net)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
-    first, again, rates, latencies = done.stdout.splitlines()
+    first, again, rates, latencies, answered = done.stdout.splitlines()
     latency_s, gap, *_ = first.split()
     assert (float(latency_s) > 0, gap) == (True, "0.0")
     assert re.search(r"\[0-\d+\] (raspberry-pi-4-4gb|jetson-orin-nano-8gb)/", first)
@@ -37,3 +37,6 @@ def test_what_is_planned_is_kept_or_replaced_and_simulated(tmp_path: Path) -> No
     middle_s, last_s, count = map(float, latencies.split())
     assert float(latency_s) == pytest.approx(middle_s, rel=0.02)
     assert (last_s >= middle_s, count) == (True, 300)
+    before, after = map(float, answered.split())
+    assert before == pytest.approx(100.0, rel=0.02)
+    assert 0.0 < after <= before + 1.0

@@ -39,8 +39,6 @@ from edge_agent.wire.messages import (
 )
 from edge_agent.wire.parts import SubgraphFile
 
-OPEN_WITHIN_S = 60.0
-
 
 class DividedModel:
     """A model in a pool, its parts compiled when they are asked for."""
