@@ -18,8 +18,10 @@ from tests.planning.made_pairs import (
     ALL_ON_B,
     HOST,
     MS,
+    THROUGH_B,
     best,
     bounded,
+    branches_through_b,
     forked,
     now,
     one_segment,
@@ -179,6 +181,20 @@ def test_branches_that_must_not_run_at_once_any_more_are_given_up() -> None:
     found = _replan(two_branches(with_branches=False), previous)
     assert found.is_change
     assert found.distribution.routes == ALL_ON_A
+
+
+def test_a_fork_whose_home_is_to_be_spared_is_given_up() -> None:
+    never = replace(POLICY, horizon_s=0.0, least_gain=1.0)
+    made = branches_through_b()
+    assert not _replan(made, THROUGH_B, policy=never).is_change
+    low = now(made, B, battery_fraction=0.01)
+    found = _replan(low, THROUGH_B, policy=never)
+    assert found.is_change
+    assert found.reason == (
+        "what is deployed cannot go on: the battery of b is too low to work for others"
+    )
+    assert B not in {fork.home for route in found.distribution.routes for fork in route.forks()}
+    assert not objections(low, found.distribution.routes)
 
 
 def test_nothing_deployed_is_the_first_plan() -> None:
