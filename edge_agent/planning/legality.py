@@ -17,7 +17,7 @@ from edge_agent.planning.metrics import (
     unit_of,
 )
 from edge_agent.planning.present import is_banned, is_spared, pool_bytes
-from edge_agent.plans import Target
+from edge_agent.plans import UNITS, Target
 from edge_agent.problems import Problem
 from edge_agent.subgraphs import SegmentRange
 
@@ -167,16 +167,18 @@ def _of_memory(problem: Problem, routes: Sequence[Route]) -> Iterator[str]:
 def _of_bounds(problem: Problem, routes: Sequence[Route]) -> Iterator[str]:
     together = evaluate(problem, routes)
     for bound in problem.bounds:
+        what, unit, asked = bound.target, UNITS[bound.target], f"{bound.limit:g} is asked"
         if bound.target is Target.THROUGHPUT:
             if together.throughput_per_s * _ROOM < bound.limit:
-                yield f"throughput {together.throughput_per_s:g}, at least {bound.limit:g} is asked"
+                yield f"{what} {together.throughput_per_s:g} {unit}, at least {asked}"
             continue
         worst = together.value(bound.target)
         if bound.target in (Target.ENERGY, Target.BYTES):
             alone = (evaluate(problem, [_whole(route)]) for route in routes if route.share)
             worst = max(metrics.value(bound.target) for metrics in alone)
         if worst > bound.limit * _ROOM:
-            yield f"{bound.target} {worst:g}, at most {bound.limit:g} is asked"
+            note = " (modelled)" if bound.target is Target.ENERGY else ""
+            yield f"{what} {worst:g} {unit}{note}, at most {asked}"
 
 
 def _whole(route: Route) -> Route:

@@ -109,11 +109,26 @@ OBJECTED = [
     (_with_cut(others=(("list", "seq(tensor(float))"),)), "before segment 1"),
     (with_device(quick_neighbour(), B, memory_bytes=5299), "b has 5299 bytes of memory, 5300 are"),
     (now(quick_neighbour(), B, free_memory_bytes=5299), "b has 5299 bytes of memory, 5300 are"),
-    (bounded(quick_neighbour(), Target.LATENCY, 19 * MS), "latency 0.02, at most 0.019 is asked"),
-    (bounded(quick_neighbour(), Target.BYTES, 3999), "bytes 4000, at most 3999 is asked"),
-    (bounded(quick_neighbour(), Target.MEMORY, 5299), "memory 5300, at most 5299 is asked"),
-    (bounded(quick_neighbour(), Target.ENERGY, 0.05), "energy 0.056, at most 0.05 is asked"),
-    (bounded(quick_neighbour(), Target.THROUGHPUT, 101.0), "throughput 100, at least 101 is asked"),
+    (
+        bounded(quick_neighbour(), Target.LATENCY, 19 * MS),
+        "latency 0.02 seconds, at most 0.019 is asked",
+    ),
+    (
+        bounded(quick_neighbour(), Target.BYTES, 3999),
+        "bytes 4000 bytes per request, at most 3999 is asked",
+    ),
+    (
+        bounded(quick_neighbour(), Target.MEMORY, 5299),
+        "memory 5300 bytes on the fullest device, at most 5299 is asked",
+    ),
+    (
+        bounded(quick_neighbour(), Target.ENERGY, 0.05),
+        "energy 0.056 joules per request (modelled), at most 0.05 is asked",
+    ),
+    (
+        bounded(quick_neighbour(), Target.THROUGHPUT, 101.0),
+        "throughput 100 requests per second, at least 101 is asked",
+    ),
 ]
 
 
@@ -177,7 +192,7 @@ def test_bounds_on_energy_and_bytes_hold_for_every_route() -> None:
     # On average 5000 bytes are sent.
     both = (replace(ALL_ON_B[0], share=0.5), replace(ALL_ON_A[0], share=0.5))
     assert objections(bounded(quick_neighbour(), Target.BYTES, 9999), both) == (
-        "bytes 10000, at most 9999 is asked",
+        "bytes 10000 bytes per request, at most 9999 is asked",
     )
 
 
@@ -185,10 +200,12 @@ def test_a_route_that_no_request_takes_breaks_no_bound_on_energy_or_bytes() -> N
     spare_a, spare_b = (replace(r, share=0.0) for r in (*ALL_ON_A, *ALL_ON_B))
     # On a 120 mJ and no bytes; on b 24 mJ and 10000 bytes.
     cheap = bounded(quick_neighbour(), Target.ENERGY, 0.1)
-    assert objections(cheap, ALL_ON_A) == ("energy 0.12, at most 0.1 is asked",)
+    assert objections(cheap, ALL_ON_A) == (
+        "energy 0.12 joules per request (modelled), at most 0.1 is asked",
+    )
     assert objections(cheap, (*ALL_ON_B, spare_a)) == ()
     silent = bounded(quick_neighbour(), Target.BYTES, 9999)
-    assert objections(silent, ALL_ON_B) == ("bytes 10000, at most 9999 is asked",)
+    assert objections(silent, ALL_ON_B) == ("bytes 10000 bytes per request, at most 9999 is asked",)
     assert objections(silent, (*ALL_ON_A, spare_b)) == ()
 
 
