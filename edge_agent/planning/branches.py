@@ -30,7 +30,7 @@ from edge_agent.planning.metrics import (
     route_bytes,
     route_joules,
 )
-from edge_agent.planning.present import is_spared
+from edge_agent.planning.present import is_banned, is_spared
 from edge_agent.planning.schedules import Schedule, schedules
 from edge_agent.planning.shortest import Weights, sweep, weigh
 from edge_agent.planning.tables import Choice, Floats, Forks, Tables, is_at_rate, tabulate
@@ -89,7 +89,7 @@ def _at_homes(
         return tables, []
     # A device that can run nothing may be the home of arms elsewhere.
     bare = {d.id for d in problem.devices if d.id not in tables.devices}
-    homes = {device for device in bare if not is_spared(problem, device)}
+    homes = {d for d in bare if not (is_spared(problem, d) or is_banned(problem, d))}
     known = _tabulated(tables, target, homes)
     found = found_in(known)
     used = {known.devices[one.home] for one in found} & homes

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from edge_agent.devices import DeviceId
 from edge_agent.distributions import PlacedFork, PlacedSubgraph, Route
-from edge_agent.planning.metrics import find_link
-from edge_agent.problems import Problem
+from edge_agent.planning.metrics import core_w, find_link, sending_joules_per_byte
+from edge_agent.problems import Link, Problem
 from edge_agent.profiles import Configuration
 
 
@@ -22,6 +22,8 @@ class Change:
     """How many subgraphs each device has to compile; those with any."""
     seconds: float
     """Until all is ready, with all devices at work at once."""
+    joules: float
+    """Modelled energy above idle, of what is sent and compiled."""
 
     @property
     def is_free(self) -> bool:
@@ -47,7 +49,9 @@ def change(
 
     The owner has all weights, and a device those of every segment that it ran, on whatever unit.
     The time is that of the slowest device: its weights at the goodput of its link from the owner,
-    or of its best link if there is none, and then its subgraphs one after the other.
+    or of its best link if there is none, and then its subgraphs one after the other. The energy is
+    that of sending over these links, and of one core while it compiles: ONNX Runtime optimises a
+    graph on one thread.
     """
     had = set(_parts(before))
     there = _with_alike(problem, {(part.device, place) for part in had for place in part.places})
@@ -65,10 +69,16 @@ def change(
         _sending_s(problem, device, missing.get(device, 0)) + fresh.get(device, 0) * compile_s
         for device in order
     )
+    joules = (
+        _sending_joules(problem, device.id, missing.get(device.id, 0))
+        + fresh.get(device.id, 0) * compile_s * core_w(device)
+        for device in problem.devices
+    )
     return Change(
         bytes_to_send=tuple((d, missing[d]) for d in order if d in missing),
         subgraphs_to_compile=tuple((d, fresh[d]) for d in order if d in fresh),
         seconds=max(seconds),
+        joules=sum(joules),
     )
 
 
@@ -116,8 +126,23 @@ def _weight_bytes(problem: Problem, place: tuple[int, ...]) -> int:
 def _sending_s(problem: Problem, device: DeviceId, size_bytes: int) -> float:
     if not size_bytes:
         return 0.0
+    link = _link_to(problem, device)
+    if link is None:
+        return float("inf")
+    return link.latency_s + size_bytes / link.goodput_bytes_per_s
+
+
+def _sending_joules(problem: Problem, device: DeviceId, size_bytes: int) -> float:
+    if not size_bytes:
+        return 0.0
+    link = _link_to(problem, device)
+    return float("inf") if link is None else size_bytes * sending_joules_per_byte(problem, link)
+
+
+def _link_to(problem: Problem, device: DeviceId) -> Link | None:
+    """The link that weights take to a device: from the owner, or else the best."""
     link = find_link(problem, problem.owner, device)
     if link is not None:
-        return link.latency_s + size_bytes / link.goodput_bytes_per_s
-    rates = [k.goodput_bytes_per_s for k in problem.links if k.target == device]
-    return size_bytes / max(rates) if rates else float("inf")
+        return link
+    into = [k for k in problem.links if k.target == device]
+    return max(into, key=lambda k: k.goodput_bytes_per_s, default=None)

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from edge_agent.devices import DeviceId
-from edge_agent.distributions import PlacedArm, PlacedFork, PlacedSubgraph, Route
+from edge_agent.distributions import PlacedArm, PlacedFork, PlacedSubgraph, Route, Step
 from edge_agent.planning.cost import is_divisible
 from edge_agent.planning.metrics import (
     Sending,
     evaluate,
     legs,
     memory_bytes,
+    resource_of,
     times_of,
     unit_of,
 )
-from edge_agent.planning.present import is_spared, pool_bytes
-from edge_agent.plans import Target
+from edge_agent.planning.present import is_banned, is_spared, pool_bytes
+from edge_agent.plans import UNITS, Target
 from edge_agent.problems import Problem
 from edge_agent.subgraphs import SegmentRange
 
@@ -28,8 +29,8 @@ def objections(problem: Problem, routes: Sequence[Route]) -> tuple[str, ...]:
     """Why these routes, with their shares, must not be deployed; none if they may be.
 
     Devices, units and latency profiles that are gone, segments that are refused, pins, bans,
-    batteries, branches at once, links, sizes of messages, budgets and bounds; and shares that are
-    none.
+    batteries, branches at once, links, sizes of messages, budgets and bounds; and forks and shares
+    that are none. The home of a fork is judged as a device that works, also where it runs no arm.
     """
     if not routes:
         return ("there are no routes",)
@@ -46,16 +47,16 @@ def objections(problem: Problem, routes: Sequence[Route]) -> tuple[str, ...]:
 
 def _of_route(problem: Problem, route: Route) -> Iterator[str]:
     known = {device.id for device in problem.devices}
-    if not problem.with_branches and any(isinstance(step, PlacedFork) for step in route.steps):
+    forks = tuple(route.forks())
+    if forks and not problem.with_branches:
         yield "branches run at once, which they must not"
-    objected = 0
-    for what, segments in _parts(route):
-        if what.device not in known:
-            yield f"device {what.device} is gone"
-            return
-        for text in _of_part(problem, what, segments, is_whole=len(route.steps) == 1):
-            objected += 1
-            yield text
+    gone = [device for device in _devices(route) if device not in known]
+    if gone:
+        yield f"device {gone[0]} is gone"
+        return
+    objected = [text for fork in forks for text in _of_fork(problem, fork)]
+    objected = objected or [text for step in route.steps for text in _of_step(problem, route, step)]
+    yield from objected
     if objected:
         return
     try:
@@ -70,14 +71,55 @@ def _of_route(problem: Problem, route: Route) -> Iterator[str]:
                 yield f"{leg.link.target} takes {most} bytes at once, {leg.size_bytes} would cross"
 
 
-def _parts(route: Route) -> Iterator[tuple[PlacedSubgraph | PlacedArm, SegmentRange]]:
-    for step in route.steps:
-        match step:
-            case PlacedSubgraph():
-                yield step, step.segments
-            case PlacedFork():
-                for arm in step.arms:
-                    yield arm, step.segments
+def _devices(route: Route) -> Iterator[DeviceId]:
+    yield from (fork.home for fork in route.forks())
+    yield from (part.device for part in route.parts())
+
+
+def _of_fork(problem: Problem, step: PlacedFork) -> Iterator[str]:
+    """Whether it is one of the model's, each of its branches in one arm of several."""
+    forks = problem.summary.forks
+    if step.fork >= len(forks) or step.segments != forks[step.fork].segments:
+        yield f"the model has no fork {step.fork} of segments {step.segments}"
+        return
+    done = sorted(branch for arm in step.arms for branch in arm.branches)
+    wanted = list(range(len(forks[step.fork].branches)))
+    if done != wanted or len(step.arms) < 2:
+        arms = f"{len(step.arms)} arm{'s' if len(step.arms) != 1 else ''}"
+        yield (
+            f"a fork runs branches {', '.join(map(str, done))} in {arms}, want "
+            f"{', '.join(map(str, wanted))} in two or more"
+        )
+    # Another device is sent what all of its branches need at once.
+    places = [
+        resource_of(arm.device, arm.configuration) if arm.device == step.home else arm.device
+        for arm in step.arms
+    ]
+    if len(set(places)) < len(places):
+        yield "two arms of a fork are in one place"
+
+
+def _of_step(problem: Problem, route: Route, step: Step) -> Iterator[str]:
+    match step:
+        case PlacedSubgraph():
+            yield from _of_part(problem, step, step.segments, is_whole=len(route.steps) == 1)
+        case PlacedFork():
+            yield from _of_home(problem, step.home)
+            for arm in step.arms:
+                yield from _of_part(problem, arm, step.segments, is_whole=False)
+
+
+def _of_home(problem: Problem, home: DeviceId) -> Iterator[str]:
+    """Whether a device may hold what branches need and give, although it may run none of them."""
+    if is_spared(problem, home):
+        yield _spared_text(home)
+    if is_banned(problem, home):
+        reason = problem.device(home).units[0].banned_because
+        yield f"{home} must not be used: {reason}"
+
+
+def _spared_text(device: DeviceId) -> str:
+    return f"the battery of {device} is too low to work for others"
 
 
 def _of_part(
@@ -90,7 +132,7 @@ def _of_part(
     device = problem.device(what.device)
     which = what.configuration
     if is_spared(problem, device.id):
-        yield f"the battery of {device.id} is too low to work for others"
+        yield _spared_text(device.id)
     if which.unit not in {unit.id for unit in device.units}:
         yield f"{device.id} has no unit {which.unit}"
         return
@@ -125,16 +167,18 @@ def _of_memory(problem: Problem, routes: Sequence[Route]) -> Iterator[str]:
 def _of_bounds(problem: Problem, routes: Sequence[Route]) -> Iterator[str]:
     together = evaluate(problem, routes)
     for bound in problem.bounds:
+        what, unit, asked = bound.target, UNITS[bound.target], f"{bound.limit:g} is asked"
         if bound.target is Target.THROUGHPUT:
             if together.throughput_per_s * _ROOM < bound.limit:
-                yield f"throughput {together.throughput_per_s:g}, at least {bound.limit:g} is asked"
+                yield f"{what} {together.throughput_per_s:g} {unit}, at least {asked}"
             continue
         worst = together.value(bound.target)
         if bound.target in (Target.ENERGY, Target.BYTES):
             alone = (evaluate(problem, [_whole(route)]) for route in routes if route.share)
             worst = max(metrics.value(bound.target) for metrics in alone)
         if worst > bound.limit * _ROOM:
-            yield f"{bound.target} {worst:g}, at most {bound.limit:g} is asked"
+            note = " (modelled)" if bound.target is Target.ENERGY else ""
+            yield f"{what} {worst:g} {unit}{note}, at most {asked}"
 
 
 def _whole(route: Route) -> Route:

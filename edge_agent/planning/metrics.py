@@ -207,8 +207,8 @@ def sending_joules_per_byte(problem: Problem, link: Link) -> float:
     source, target = problem.device(link.source), problem.device(link.target)
     return (
         link.joules_per_byte
-        + source.send_s_per_byte * _core_w(source)
-        + target.receive_s_per_byte * _core_w(target)
+        + source.send_s_per_byte * core_w(source)
+        + target.receive_s_per_byte * core_w(target)
     )
 
 
@@ -216,12 +216,13 @@ def busy_w(device: PlannedDevice, configuration: Configuration) -> float:
     """Power above idle that one run draws: of the processor by its threads, of an accelerator its
     share of the instances."""
     if configuration.threads:
-        return configuration.threads * _core_w(device)
+        return configuration.threads * core_w(device)
     unit = unit_of(device, configuration)
     return (unit.busy_w - unit.idle_w) / configuration.instances
 
 
-def _core_w(device: PlannedDevice) -> float:
+def core_w(device: PlannedDevice) -> float:
+    """Power above idle that one core of the processor draws."""
     host = next((unit for unit in device.units if unit.id == HOST_UNIT), None)
     return 0.0 if host is None else (host.busy_w - host.idle_w) / device.cores
 

@@ -51,6 +51,13 @@ def is_spared(problem: Problem, device: DeviceId) -> bool:
     return is_low and device != problem.owner
 
 
+def is_banned(problem: Problem, device: DeviceId) -> bool:
+    """Whether a device does no work for others, because none of its units may be used."""
+    units = problem.device(device).units
+    is_shut = bool(units) and all(unit.banned_because for unit in units)
+    return is_shut and device != problem.owner
+
+
 def spared_text(problem: Problem, device: DeviceId) -> str:
     """Why a device does no work for others at present; empty if it may."""
     battery = problem.statistics_of(device).battery_fraction

@@ -25,6 +25,7 @@ from edge_agent.summaries import Fork
 from tests.simulation.made_problems import (
     A,
     B,
+    C,
     branch,
     device,
     host,
@@ -106,6 +107,19 @@ def forked(home: DeviceId, *arms: tuple[int, DeviceId, Configuration]) -> Placed
             for branch, where, which in arms
         ),
     )
+
+
+def branches_through_b(**changes: Any) -> Problem:
+    """`two_branches`, with a third device `c` that is as `b`, and links between all of them."""
+    made = two_branches()
+    third = device(C, times(HOST, [10 * MS] * 3))
+    links = (*both_ways(A, C, latency_s=0.5 * MS), *both_ways(B, C, latency_s=0.5 * MS))
+    made = replace(made, devices=(*made.devices, third), links=(*made.links, *links))
+    return replace(made, **changes)
+
+
+THROUGH_B = (Route(steps=(placed(0, 1, A, HOST), forked(B, (0, A, HOST), (1, C, HOST)))),)
+"""For `branches_through_b`: `b` is the home of a fork and runs none of its branches."""
 
 
 def with_link(made: Problem, source: DeviceId, target: DeviceId, **changes: Any) -> Problem:

@@ -130,6 +130,26 @@ def test_a_device_that_can_run_nothing_hands_branches_to_others() -> None:
     assert found.metrics.latency_s == pytest.approx(0.15 + 0.004)
 
 
+def test_a_device_that_must_not_be_used_hands_no_branches_to_others() -> None:
+    owner, hub = device(A, 1.0, 1.0, 1.0), device(DeviceId("hub"))
+    others = device(B, 0.1, 0.1, 0.1), device(DeviceId("c"), 0.1, 0.1, 0.1)
+    problem = forked(owner, hub, *others)
+    # Only the hub reaches the two that are quick.
+    links = tuple(k for k in problem.links if hub.id in (k.source, k.target))
+    fork = replace(problem.summary.forks[0], segments=SegmentRange(start=0, stop=3))
+    halves = tuple(replace(b, work=(0.5, 0.5, 0.5)) for b in fork.branches)
+    model = replace(problem.summary, forks=(replace(fork, branches=halves),))
+    problem = replace(problem, summary=model, links=links)
+    (step,) = planned(problem).routes[0].steps
+    assert isinstance(step, PlacedFork)
+    assert step.home == hub.id
+    units = tuple(replace(unit, banned_because="it is loud") for unit in hub.units)
+    banned = replace(problem, devices=(owner, replace(hub, units=units), *others))
+    found = planned(banned)
+    assert not has_fork(found)
+    assert found.metrics.latency_s == pytest.approx(3.0)
+
+
 def test_where_no_memory_holds_a_segment_whole_its_branches_are_on_two_devices() -> None:
     devices = device(A, 0.01, 0.1, 0.01, memory_bytes=1700)
     others = device(B, 0.01, 0.1, 0.01, memory_bytes=1700)

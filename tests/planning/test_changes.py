@@ -22,11 +22,14 @@ from tests.planning.made_pairs import (
     quick_neighbour,
     two_branches,
     with_device,
+    with_links,
     without_link,
 )
 from tests.simulation.made_problems import A, B, C, device, host, link, npu, placed, times
 
 COMPILE_S = 0.5
+COMPILE_J = 4.0 * COMPILE_S
+"""Of one subgraph: a core draws 4 W more than when it is idle."""
 
 
 def _change(made: Problem, before: tuple[Route, ...], after: tuple[Route, ...]) -> Change:
@@ -40,7 +43,7 @@ def _route(*steps: Step) -> tuple[Route, ...]:
 def test_what_stays_as_it_is_costs_nothing() -> None:
     for routes in (ALL_ON_A, ALL_ON_B, A_THEN_B):
         found = _change(quick_neighbour(), routes, routes)
-        assert found == Change(bytes_to_send=(), subgraphs_to_compile=(), seconds=0.0)
+        assert found == Change(bytes_to_send=(), subgraphs_to_compile=(), seconds=0.0, joules=0.0)
         assert found.is_free
 
 
@@ -53,29 +56,41 @@ def test_other_shares_cost_nothing() -> None:
 def test_a_device_gets_the_weights_that_it_has_not() -> None:
     # Weights of 1, 2, 3 kB over 1 ms and 1 us per byte; then a subgraph is compiled.
     assert _change(quick_neighbour(), ALL_ON_A, ALL_ON_B) == Change(
-        bytes_to_send=((B, 6000),), subgraphs_to_compile=((B, 1),), seconds=pytest.approx(0.507)
+        bytes_to_send=((B, 6000),),
+        subgraphs_to_compile=((B, 1),),
+        seconds=pytest.approx(0.507),
+        joules=COMPILE_J,
     )
     # The owner compiles at the same time.
     assert _change(quick_neighbour(), ALL_ON_A, A_THEN_B) == Change(
         bytes_to_send=((B, 5000),),
         subgraphs_to_compile=((A, 1), (B, 1)),
         seconds=pytest.approx(0.506),
+        joules=2 * COMPILE_J,
     )
 
 
 def test_a_device_keeps_the_weights_that_it_has() -> None:
     assert _change(quick_neighbour(), A_THEN_B, ALL_ON_B) == Change(
-        bytes_to_send=((B, 1000),), subgraphs_to_compile=((B, 1),), seconds=pytest.approx(0.502)
+        bytes_to_send=((B, 1000),),
+        subgraphs_to_compile=((B, 1),),
+        seconds=pytest.approx(0.502),
+        joules=COMPILE_J,
     )
     # Another cut among the same segments is compiled again, and nothing is sent.
     assert _change(quick_neighbour(), ALL_ON_B, A_THEN_B) == Change(
-        bytes_to_send=(), subgraphs_to_compile=((A, 1), (B, 1)), seconds=COMPILE_S
+        bytes_to_send=(),
+        subgraphs_to_compile=((A, 1), (B, 1)),
+        seconds=COMPILE_S,
+        joules=2 * COMPILE_J,
     )
 
 
 def test_the_owner_has_all_weights() -> None:
     found = _change(quick_neighbour(), ALL_ON_B, ALL_ON_A)
-    assert found == Change(bytes_to_send=(), subgraphs_to_compile=((A, 1),), seconds=COMPILE_S)
+    assert found == Change(
+        bytes_to_send=(), subgraphs_to_compile=((A, 1),), seconds=COMPILE_S, joules=COMPILE_J
+    )
     assert not found.is_free
 
 
@@ -106,7 +121,7 @@ def test_threads_and_instances_are_no_reason_to_compile() -> None:
 def test_another_form_is_compiled_from_the_weights_that_are_there(which: object) -> None:
     after = _route(placed(0, 3, B, which))  # type: ignore[arg-type]
     assert _change(quick_neighbour(), ALL_ON_B, after) == Change(
-        bytes_to_send=(), subgraphs_to_compile=((B, 1),), seconds=COMPILE_S
+        bytes_to_send=(), subgraphs_to_compile=((B, 1),), seconds=COMPILE_S, joules=COMPILE_J
     )
 
 
@@ -114,7 +129,7 @@ def test_the_same_layout_on_another_unit_is_compiled() -> None:
     before = _route(placed(0, 3, B, replace(npu(), layout=Layout.NHWC)))
     after = _route(placed(0, 3, B, host(layout=Layout.NHWC)))
     assert _change(quick_neighbour(), before, after) == Change(
-        bytes_to_send=(), subgraphs_to_compile=((B, 1),), seconds=COMPILE_S
+        bytes_to_send=(), subgraphs_to_compile=((B, 1),), seconds=COMPILE_S, joules=COMPILE_J
     )
 
 
@@ -130,6 +145,7 @@ def test_devices_prepare_at_once_and_the_slowest_counts() -> None:
         bytes_to_send=((B, 1000), (C, 2000)),
         subgraphs_to_compile=((A, 1), (B, 1), (C, 1)),
         seconds=pytest.approx(2.0 + COMPILE_S),
+        joules=3 * COMPILE_J,
     )
 
 
@@ -145,13 +161,29 @@ def test_without_a_link_from_the_owner_the_best_other_one_counts() -> None:
     assert _change(none, ALL_ON_A, ALL_ON_B).seconds == float("inf")
 
 
+def test_the_energy_of_a_change_is_that_of_sending_and_compiling() -> None:
+    # 6 kB at 1 mJ per byte on the wire, 10 us of a core of 4 W there and 20 us here; 2 J compile.
+    made = with_links(quick_neighbour(), joules_per_byte=1e-3)
+    made = with_device(with_device(made, A, send_s_per_byte=1e-5), B, receive_s_per_byte=2e-5)
+    found = _change(made, ALL_ON_A, ALL_ON_B)
+    assert found.joules == pytest.approx(6000 * (1e-3 + 4.0 * 3e-5) + COMPILE_J)
+    # What is sent over the link of another one costs what that takes.
+    third = device(C, times(HOST, [MS] * 3))
+    around = replace(without_link(made, A, B), devices=(*made.devices, third))
+    around = replace(around, links=(*around.links, link(C, B, joules_per_byte=2e-3)))
+    found = _change(around, ALL_ON_A, ALL_ON_B)
+    assert found.joules == pytest.approx(6000 * (2e-3 + 4.0 * 2e-5) + COMPILE_J)
+    none = without_link(made, A, B)
+    assert _change(none, ALL_ON_A, ALL_ON_B).joules == float("inf")
+
+
 def test_nothing_is_sent_where_there_are_no_weights() -> None:
     made = one_segment(MS, MS)
     (segment,) = made.summary.segments
     light = replace(made.summary, segments=(replace(segment, weight_bytes=0),))
     after = _route(placed(0, 1, B, HOST))
     assert _change(replace(made, summary=light), (), after) == Change(
-        bytes_to_send=(), subgraphs_to_compile=((B, 1),), seconds=COMPILE_S
+        bytes_to_send=(), subgraphs_to_compile=((B, 1),), seconds=COMPILE_S, joules=COMPILE_J
     )
 
 

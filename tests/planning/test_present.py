@@ -6,7 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from edge_agent.planning.present import budget_bytes, is_spared, pool_bytes, slowdown
+from edge_agent.planning.present import (
+    budget_bytes,
+    is_banned,
+    is_spared,
+    pool_bytes,
+    slowdown,
+)
 from edge_agent.profiles import HOST_UNIT
 from tests.planning.made_pairs import now, quick_neighbour, with_device, with_unit
 from tests.simulation.made_problems import NPU, A, B
@@ -56,3 +62,14 @@ def test_a_low_battery_spares_all_but_the_owner(charge: float | None, is_low: bo
 def test_how_low_is_low_is_up_to_the_problem() -> None:
     made = now(quick_neighbour(), B, battery_fraction=0.0)
     assert not is_spared(replace(made, least_battery_fraction=0.0), B)
+
+
+def test_a_device_is_banned_once_none_of_its_units_may_be_used() -> None:
+    made = with_unit(quick_neighbour(), B, HOST_UNIT, banned_because="it is loud")
+    assert not is_banned(made, B)
+    assert is_banned(with_unit(made, B, NPU, banned_because="it is hot"), B)
+    # One without units is not.
+    assert not is_banned(with_device(made, B, units=(), times=()), B)
+    # The owner has every request and every answer in any case.
+    whole = with_unit(quick_neighbour(), A, HOST_UNIT, banned_because="it is loud")
+    assert not is_banned(with_unit(whole, A, NPU, banned_because="it is hot"), A)

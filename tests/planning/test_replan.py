@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -11,23 +12,26 @@ from edge_agent.planning.legality import objections
 from edge_agent.planning.metrics import evaluate
 from edge_agent.planning.replan import Replanned, ReplanPolicy, replan
 from edge_agent.plans import Target
-from edge_agent.problems import Problem
+from edge_agent.problems import Problem, SegmentPin
 from tests.planning.made_pairs import (
     A_THEN_B,
     ALL_ON_A,
     ALL_ON_B,
     HOST,
     MS,
+    THROUGH_B,
     best,
     bounded,
+    branches_through_b,
     forked,
     now,
     one_segment,
     quick_neighbour,
     two_branches,
     with_device,
+    with_unit,
 )
-from tests.simulation.made_problems import A, B, placed, route
+from tests.simulation.made_problems import A, B, model, placed, route
 
 ON_A, ON_B = route(placed(0, 1, A, HOST)), route(placed(0, 1, B, HOST))
 POLICY = ReplanPolicy(horizon_s=60.0, compile_s=1.0, least_gain=0.02)
@@ -134,8 +138,147 @@ def test_a_change_must_pay_for_itself() -> None:
     kept = _replan(quick_neighbour(), ALL_ON_A, policy=short)
     assert not kept.is_change
     assert kept.distribution.routes == ALL_ON_A
-    assert "saves 1 s in 2.5 s, and the change takes 1.01 s" in kept.reason
+    assert kept.reason == (
+        "deployed 30.00 ms, best 18.00 ms: gain 40.0% saves 1 s in 2.5 s, and the change takes "
+        "1.01 s"
+    )
     assert _replan(quick_neighbour(), ALL_ON_A, policy=long).is_change
+
+
+NAMED = {
+    Target.LATENCY: ("deployed 30.00 ms, best 18.00 ms: gain 40.0%", "saves 24 s in 60 s"),
+    Target.THROUGHPUT: (
+        "deployed 33.33 requests per second, best 160 requests per second: gain 79.2%",
+        "saves 47.5 s in 60 s",
+    ),
+    Target.ENERGY: (
+        "deployed 0.12 J per request (modelled), best 0.024 J per request (modelled): gain 80.0%",
+        "saves 189 J (modelled) in the 59 s after the change, at most 33.33 requests per second, "
+        "and the change draws 4 J (modelled)",
+    ),
+    Target.MEMORY: (
+        "deployed 6.15 KiB, best 3.22 KiB: gain 47.6%",
+        "decides alone: what the change sends and compiles is no memory",
+    ),
+}
+
+
+@pytest.mark.parametrize("target", NAMED)
+def test_the_reason_is_in_the_unit_of_the_target(target: Target) -> None:
+    found = _replan(quick_neighbour(), ALL_ON_A, target)
+    gain, balance = NAMED[target]
+    assert found.is_change
+    assert found.reason.startswith(
+        f"{gain}, more than 2.0%, the least that is worth a change; it {balance}"
+    )
+
+
+def test_a_gain_that_is_too_small_is_told_in_the_unit_of_the_target() -> None:
+    for target, value in (
+        (Target.LATENCY, "18.00 ms"),
+        (Target.ENERGY, "0.024 J per request (modelled)"),
+    ):
+        found = _replan(quick_neighbour(), ALL_ON_B, target)
+        assert found.reason == (
+            f"deployed {value}, best {value}: gain 0.0% is within 2.0%, the least that is worth a "
+            "change"
+        )
+
+
+# What is not counted in seconds: the change takes 1 s and some milliseconds, and only what comes
+# after it saves anything.
+
+
+@pytest.mark.parametrize("target", [Target.ENERGY, Target.MEMORY, Target.BYTES])
+def test_a_change_that_is_not_ready_before_all_changes_again_saves_nothing(target: Target) -> None:
+    previous = ALL_ON_B if target is Target.BYTES else ALL_ON_A
+    found = _replan(quick_neighbour(), previous, target, replace(POLICY, horizon_s=1.0))
+    assert not found.is_change
+    assert re.search(r"saves nothing in 1 s: the change takes 1(\.01)? s$", found.reason)
+
+
+def _two_cuts() -> tuple[Problem, Route]:
+    """The last segment is on `b`, and 4 kB cross the cut before it, where 1 kB crosses the first;
+    to get there 200 kB of weights are sent in 0.2 s."""
+    made = quick_neighbour()
+    summary = model(3, [1000, 4000], weight_bytes=100_000)
+    pins = (SegmentPin(segment=2, device=B, pattern="head*"),)
+    return replace(made, summary=summary, pins=pins), route(
+        placed(0, 2, A, HOST), placed(2, 3, B, HOST)
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked_per_s", "pays_s", "at_rate"),
+    # 3 kB per request, 10 or at most 50 of them per second: 200 kB take 6.7 or 1.33 s more.
+    [(10.0, 1.201 + 20 / 3, "at 10 requests"), (None, 1.201 + 4 / 3, "at most 50 requests")],
+)
+def test_bytes_must_be_worth_the_bytes_that_are_sent_for_them(
+    asked_per_s: float | None, pays_s: float, at_rate: str
+) -> None:
+    made, deployed = _two_cuts()
+    if asked_per_s:
+        made = bounded(made, Target.THROUGHPUT, asked_per_s)
+    short, long = (replace(POLICY, horizon_s=pays_s * by) for by in (0.999, 1.001))
+    kept = _replan(made, (deployed,), Target.BYTES, short)
+    assert kept.change.bytes_to_send == ((B, 200_000),)
+    assert not kept.is_change
+    assert kept.reason.startswith("deployed 3.91 KiB, best 1000 B: gain 75.0% saves 195 KiB in the")
+    assert kept.reason.endswith(f"{at_rate} per second, and the change sends 195 KiB")
+    assert _replan(made, (deployed,), Target.BYTES, long).is_change
+
+
+@pytest.mark.parametrize(
+    ("asked_per_s", "pays_s"),
+    # 96 mJ per request, and a second of a core of 4 W to compile: after 41.7 requests.
+    [(10.0, 1.007 + 4 / 0.96), (None, 1.007 + 4 / (0.096 * 100 / 3))],
+)
+def test_energy_must_be_worth_what_the_change_draws(
+    asked_per_s: float | None, pays_s: float
+) -> None:
+    made = quick_neighbour()
+    if asked_per_s:
+        made = bounded(made, Target.THROUGHPUT, asked_per_s)
+    short, long = (replace(POLICY, horizon_s=pays_s * by) for by in (0.999, 1.001))
+    kept = _replan(made, ALL_ON_A, Target.ENERGY, short)
+    assert not kept.is_change
+    assert kept.reason.endswith("and the change draws 4 J (modelled)")
+    assert _replan(made, ALL_ON_A, Target.ENERGY, long).is_change
+
+
+NOISES = {
+    # 30 ms on one and 6 on the other, 30 % off, of at most 30.
+    Target.LATENCY: 0.36,
+    # 30 ms on one; then five eighths of the requests 10 there and 4 on the other, the rest 6.
+    Target.THROUGHPUT: 0.41,
+    # A core of b draws 10 W where one of a draws 4: 120 and 60 mJ of at most 120.
+    Target.ENERGY: 0.45,
+    Target.MEMORY: 0.0,
+    Target.BYTES: 0.0,
+}
+
+
+@pytest.mark.parametrize("target", list(Target))
+def test_only_what_follows_from_times_is_off_as_they_are(target: Target) -> None:
+    made = _off_by(with_unit(quick_neighbour(), B, busy_w=11.0), 0.3, 0.3)
+    previous = ALL_ON_B if target is Target.BYTES else ALL_ON_A
+    found = _replan(made, previous, target)
+    assert found.noise == pytest.approx(NOISES[target])
+
+
+def test_less_memory_is_certain_however_little_is_known_of_times() -> None:
+    found = _replan(_off_by(quick_neighbour(), 5.0, 5.0), ALL_ON_A, Target.MEMORY)
+    assert found.gain == pytest.approx(3000 / 6300)
+    assert found.is_change
+
+
+def test_energy_within_the_noise_of_times_is_no_gain() -> None:
+    # A core of b draws 11 W: 66 mJ there, 120 here.
+    made = _off_by(with_unit(quick_neighbour(), B, busy_w=12.0), 0.3, 0.3)
+    found = _replan(made, ALL_ON_A, Target.ENERGY)
+    assert found.noise == pytest.approx(0.3 * (120 + 66) / 120)
+    assert not found.is_change
+    assert "gain 45.0% is within 46.5%, by which predictions may be off" in found.reason
 
 
 def test_what_stays_deployed_is_judged_against_what_the_best_could_be() -> None:
@@ -179,6 +322,20 @@ def test_branches_that_must_not_run_at_once_any_more_are_given_up() -> None:
     found = _replan(two_branches(with_branches=False), previous)
     assert found.is_change
     assert found.distribution.routes == ALL_ON_A
+
+
+def test_a_fork_whose_home_is_to_be_spared_is_given_up() -> None:
+    never = replace(POLICY, horizon_s=0.0, least_gain=1.0)
+    made = branches_through_b()
+    assert not _replan(made, THROUGH_B, policy=never).is_change
+    low = now(made, B, battery_fraction=0.01)
+    found = _replan(low, THROUGH_B, policy=never)
+    assert found.is_change
+    assert found.reason == (
+        "what is deployed cannot go on: the battery of b is too low to work for others"
+    )
+    assert B not in {fork.home for route in found.distribution.routes for fork in route.forks()}
+    assert not objections(low, found.distribution.routes)
 
 
 def test_nothing_deployed_is_the_first_plan() -> None:

@@ -31,7 +31,7 @@ def test_what_is_planned_is_kept_or_replaced_and_simulated(tmp_path: Path) -> No
     latency_s, gap, *_ = first.split()
     assert (float(latency_s) > 0, gap) == (True, "0.0")
     assert re.search(r"\[0-\d+\] (raspberry-pi-4-4gb|jetson-orin-nano-8gb)/", first)
-    assert re.match(r"(True|False) deployed [\d.e-]+, best [\d.e-]+: gain [\d.]+%", again)
+    assert re.match(r"(True|False) deployed [\d.]+ ms, best [\d.]+ ms: gain [\d.]+%", again)
     simulated, predicted = map(float, rates.split())
     assert simulated == pytest.approx(predicted, rel=0.02)
     middle_s, last_s, count = map(float, latencies.split())

@@ -44,6 +44,12 @@ def is_idle(problem: Problem, device: DeviceId) -> bool:
     return charge < problem.least_battery_fraction
 
 
+def is_shut(problem: Problem, device: DeviceId) -> bool:
+    """Whether a device may not be used at all: every one of its units is banned."""
+    bans = [u.banned_because for d in problem.devices if d.id == device for u in d.units]
+    return device != problem.owner and bans != [] and "" not in bans
+
+
 def may_use(problem: Problem, target: Target, device: PlannedDevice, times: SegmentTimes) -> bool:
     """Whether a configuration may be in a plan for `target` at all."""
     which = times.configuration
@@ -182,6 +188,8 @@ def _fork_faults(problem: Problem, target: Target, step: PlacedFork) -> Iterator
         yield f"{step}: the fork has segments {fork.segments}"
     if is_idle(problem, step.home):
         yield f"{step}: {step.home} spares its battery"
+    if is_shut(problem, step.home):
+        yield f"{step}: {step.home} is banned"
     done = sorted(b for arm in step.arms for b in arm.branches)
     if done != list(range(len(fork.branches))) or len(step.arms) < 2:
         yield f"{step}: branches {done} in {len(step.arms)} arms"

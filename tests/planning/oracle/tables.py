@@ -21,6 +21,7 @@ from tests.planning.oracle.legality import (
     budgets,
     is_idle,
     is_only_whole,
+    is_shut,
     may_run,
     may_run_arm,
     may_send,
@@ -62,7 +63,11 @@ class Tables:
     def __init__(self, problem: Problem, target: Target) -> None:
         self.problem = problem
         self.count = len(problem.summary.segments)
-        self.devices = [d.id for d in problem.devices if not is_idle(problem, d.id)]
+        self.devices = [
+            d.id
+            for d in problem.devices
+            if not is_idle(problem, d.id) and not is_shut(problem, d.id)
+        ]
         names = {d.id for d in problem.devices} | {link_resource(k) for k in problem.links}
         names |= {run_resource(d.id, t.configuration) for d in problem.devices for t in d.times}
         self.resources = sorted(names)
