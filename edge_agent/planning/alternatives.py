@@ -4,23 +4,27 @@ out."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from edge_agent.devices import DeviceId
 from edge_agent.distributions import Distribution
+from edge_agent.planning.metrics import FULL, legs, resource_loads, resource_text
 from edge_agent.planning.missing import why_idle
 from edge_agent.planning.planner import EFFORT, attempt, is_free, tables_of
 from edge_agent.planning.short import value_text
 from edge_agent.planning.shortest import Paths, Weights, cheapest
 from edge_agent.planning.tables import Floats, Tables
+from edge_agent.planning.unreached import why_unreached
 from edge_agent.plans import ADDITIVE, Target
 from edge_agent.problems import PlannedDevice, Problem, SegmentPin
 
 _MOST_EFFORT = 300_000.0
 """For each alternative that has to be planned, at most."""
+_NO_BETTER = "no better with it"
+_VERBS = {Target.THROUGHPUT: "gives", Target.MEMORY: "needs"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +40,11 @@ class Compared:
     """What a distribution was chosen over."""
 
     left_out: tuple[LeftOut, ...]
-    """Each device that takes no part, and why. Of one that might, what the best route through it
-    costs in the target's own measure, where that adds up over a route; else in latency."""
+    """Each device that takes no part, and why. Of one that might, what the best that uses it gives,
+    in the target's own measure."""
     runner_up: Distribution | None
-    """The best found that is not over the same devices: of plans made without one of its devices
-    and, where the target adds up over a route, of those with a segment on a device that it leaves
-    out."""
+    """The best found that is not over the same devices: of plans made without one of its devices,
+    and of those with a segment on a device that it leaves out."""
     alone: Distribution | None
     """The best that one device can do without the others, as of the function `alone`."""
 
@@ -76,19 +79,17 @@ def compare(
         return made
 
     used = devices_of(found)
-    others = [attempted(other) for other in without]
-    by_device = {device: attempted(other) for device, other in through.items()}
+    others = [d for d in map(attempted, (*without, *through.values())) if d is not None]
+    singles = [d for d in map(attempted, single) if d is not None]
+    made = (*others, *singles)
     return Compared(
         left_out=tuple(
-            LeftOut(device=device.id, reason=_why_left(problem, device, found, sought, by_device))
+            LeftOut(device=device.id, reason=_why_left(problem, device, found, sought, made))
             for device in problem.devices
             if device.id not in used
         ),
-        runner_up=_best(
-            found.target,
-            [d for d in (*others, *by_device.values()) if d is not None and devices_of(d) != used],
-        ),
-        alone=_best(found.target, [d for d in map(attempted, single) if d is not None]),
+        runner_up=_best(found.target, [d for d in others if devices_of(d) != used]),
+        alone=_best(found.target, singles),
     )
 
 
@@ -110,48 +111,69 @@ def _why_left(
     device: PlannedDevice,
     found: Distribution,
     sought: _Sought,
-    by_device: Mapping[DeviceId, Distribution | None],
+    made: Sequence[Distribution],
 ) -> str:
+    """`made`: other distributions, whatever they use."""
     idle = why_idle(problem, device, found.target)
     if idle:
         return idle
+    target = found.target
     least, _ = sought.through(device.id)
     if not np.isfinite(least):
-        return "no route can go there and back"
+        return why_unreached(problem, device.id, lambda other: _leads(other, target, device.id))
     of_all = float(sought.paths.totals[0])
-    if sought.is_free:
-        return (
-            f"the best route that uses it takes {sought.shown(least)}, the best of all "
-            f"{sought.shown(of_all)}"
-        )
-    made = by_device.get(device.id)
-    if made is not None:
-        return (
-            f"the best route found that uses it takes {_cost_text(sought, made)}, this one "
-            f"{_cost_text(sought, found)}"
-        )
-    aside = (
-        f"with memory and bounds set aside, the best route that uses it takes "
-        f"{sought.shown(least)}, the best of all {sought.shown(of_all)}"
+    if sought.is_free and target in ADDITIVE:
+        return _compared_text(target, "the best route", least, "the best of all", of_all)
+    with_it = _best(target, [one for one in made if device.id in devices_of(one)])
+    own = found.metrics.value(target)
+    if with_it is not None:
+        which = "the best route found" if target in ADDITIVE else "the best found"
+        text = _compared_text(target, which, with_it.metrics.value(target), "this one", own)
+        if target is Target.THROUGHPUT and text.startswith(_NO_BETTER):
+            return f"{text}; this one is limited by {_bottlenecks_text(problem, found)}"
+        return text
+    if target not in ADDITIVE:
+        aim = "" if sought.is_free else ", within memory and bounds"
+        return f"nothing was found that uses it{aim}"
+    aside = _compared_text(target, "the best route", least, "the best of all", of_all)
+    return (
+        "no route that uses it was found to keep to memory and bounds; with memory and bounds set "
+        f"aside, {aside}"
     )
-    if found.target in ADDITIVE:
-        return f"no route that uses it was found to keep to memory and bounds; {aside}"
-    return aside
 
 
-def _cost_text(sought: _Sought, found: Distribution) -> str:
-    return sought.shown(found.metrics.cost(found.target))
+def _compared_text(
+    target: Target, what: str, value: float, other_what: str, other_value: float
+) -> str:
+    """What the best with a device comes to, and what is had without it: `20 ms` and `18 ms`."""
+    verb = _VERBS.get(target, "takes")
+    shown, other_shown = value_text(target, value), value_text(target, other_value)
+    if shown == other_shown:
+        return f"{_NO_BETTER}: {what} that uses it {verb} {shown} as well"
+    return f"{what} that uses it {verb} {shown}, {other_what} {other_shown}"
+
+
+def _bottlenecks_text(problem: Problem, found: Distribution) -> str:
+    walked = [(route.share, legs(problem, route)) for route in found.routes]
+    loads = resource_loads(problem, walked)
+    full = [name for name, load in loads.items() if load >= FULL * max(loads.values())]
+    return " and ".join(resource_text(problem, name) for name in sorted(full))
+
+
+def _leads(problem: Problem, target: Target, device: DeviceId) -> bool:
+    """Whether any route runs a segment on a device, whatever it costs or needs."""
+    least, _ = _Sought.of(problem, target).through(device)
+    return bool(np.isfinite(least))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Sought:
-    """The cheapest routes through each device, in the measure of a target."""
+    """The cheapest routes through each device, in the measure of a target where that adds up over a
+    route, else in time."""
 
     paths: Paths
     reached: Floats
     """As `forward`."""
-    measure: Target
-    """What the costs are of: the target, where it adds up over a route, else the latency."""
     is_free: bool
     """Whether no budget or bound can bind, so that these are the best."""
 
@@ -159,13 +181,8 @@ class _Sought:
     def of(cls, problem: Problem, target: Target) -> _Sought:
         tables = tables_of(problem, target)
         assert tables is not None, "there is a distribution"
-        measure = target if target in ADDITIVE else Target.LATENCY
-        paths = cheapest(tables, _weights(tables, measure))
-        return cls(paths=paths, reached=forward(paths), measure=measure, is_free=is_free(tables))
-
-    def shown(self, cost: float) -> str:
-        """A cost with its unit."""
-        return value_text(self.measure, cost)
+        paths = cheapest(tables, _weights(tables, target))
+        return cls(paths=paths, reached=forward(paths), is_free=is_free(tables))
 
     def through(self, device: DeviceId) -> tuple[float, int]:
         """(the cost of the cheapest route that runs at least one segment on a device, which
@@ -179,11 +196,11 @@ class _Sought:
         return float(costs[segment]), segment
 
 
-def _weights(tables: Tables, measure: Target) -> Weights:
+def _weights(tables: Tables, target: Target) -> Weights:
     none = Weights.none(tables)
-    if measure is Target.ENERGY:
+    if target is Target.ENERGY:
         return replace(none, joules=none.joules + 1.0)
-    if measure is Target.BYTES:
+    if target is Target.BYTES:
         return replace(none, size_bytes=none.size_bytes + 1.0)
     return Weights.of_time(tables)
 
@@ -212,8 +229,6 @@ def _with_each(
     problem: Problem, found: Distribution, sought: _Sought
 ) -> Iterator[tuple[DeviceId, Problem]]:
     """With a segment pinned to each device that is not used, the one that is cheapest there."""
-    if found.target not in ADDITIVE:
-        return
     for device in problem.devices:
         if device.id in devices_of(found) or why_idle(problem, device, found.target):
             continue

@@ -82,6 +82,9 @@ class Sending:
 
 Leg = Computing | Sending
 
+FULL = 0.9995
+"""From this share of the greatest load on, a resource is called full: it is printed as 100.0 %."""
+
 
 def crossing_bytes(problem: Problem, boundary: int) -> int | None:
     """Bytes to be sent if a device ends before segment `boundary`; None where not known, or where
@@ -112,6 +115,12 @@ def sending_s(
 def host_resource(device: DeviceId) -> str:
     """The cores of a device, as a resource."""
     return str(device)
+
+
+def resource_text(problem: Problem, resource: str) -> str:
+    """What a resource is called: the cores of a device are told from its accelerators."""
+    is_host = any(host_resource(device.id) == resource for device in problem.devices)
+    return f"cores of {resource}" if is_host else resource
 
 
 def resource_of(device: DeviceId, configuration: Configuration) -> str:

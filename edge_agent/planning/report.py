@@ -10,7 +10,7 @@ from edge_agent.distributions import Distribution, Infeasible
 from edge_agent.planning.accounts import Account, MemoryUse, Prediction, ResourceUse, RouteAccount
 from edge_agent.planning.cost import node_range
 from edge_agent.planning.explain import clipped, main_operators
-from edge_agent.planning.metrics import Computing, Leg, Sending
+from edge_agent.planning.metrics import FULL, Computing, Leg, Sending, resource_text
 from edge_agent.planning.placed import TEXT_WIDTH, wrapped
 from edge_agent.planning.present import spared_text
 from edge_agent.planning.short import (
@@ -32,8 +32,6 @@ from edge_agent.subgraphs import SegmentRange
 
 _METRIC_TITLES = ("latency ms", "per s", JOULES_TITLE, "memory", "wire")
 _LEAST_LAST = 12
-_FULL = 0.9995
-"""From here on a resource is printed as 100.0 % busy."""
 _LEFT = frozenset({"for", "gap", GAP_TO_FRONT, "devices"})
 
 
@@ -237,11 +235,10 @@ def _resource_lines(problem: Problem, plan: Distribution, uses: Sequence[Resourc
         return ["Nothing is busy: nothing takes any time."]
     rate = rate_text(plan.metrics.throughput_per_s)
     lines = [f"Busy at {rate} requests per second, the most that the plan gives:"]
-    full = [use for use in uses if use.busy_fraction >= _FULL]
+    full = [use for use in uses if use.busy_fraction >= FULL]
     word = "the bottleneck" if len(full) == 1 else "a bottleneck"
-    devices = {str(device.id) for device in problem.devices}
     for use in uses:
-        what = f"cores of {use.name}" if use.name in devices else use.name
+        what = resource_text(problem, use.name)
         note = f", {word}" if use in full else ""
         lines.append(f"  {use.busy_fraction:6.1%}  {what}{note}")
     return lines
@@ -263,12 +260,20 @@ def _other_text(plan: Distribution, word: str, other: Distribution) -> str:
     mine, its = plan.metrics.cost(target), other.metrics.cost(target)
     if other.routes == plan.routes:
         return f"{word}: this one"
-    text = f"{word}: {devices_text(other.routes)}: "
-    text += value_text(target, other.metrics.value(target))
+    own_value, value = (value_text(target, one.metrics.value(target)) for one in (plan, other))
+    text = f"{word}: {devices_text(other.routes)}: {value}"
+    if value == own_value:
+        return f"{text}, as good as this one"
     if not mine or not math.isfinite(its):
         return text
     share = mine / its if target is Target.THROUGHPUT else its / mine
-    return f"{text}, {share:.3g} times this one"
+    return f"{text}, {_times_text(share)} times this one"
+
+
+def _times_text(share: float) -> str:
+    """With the digits that tell it from 1, which it is not."""
+    texts = (f"{share:.{digits}g}" for digits in range(3, 17))
+    return next((text for text in texts if text != "1"), "1")
 
 
 def _prediction_text(prediction: Prediction, knows_energy: bool) -> str:

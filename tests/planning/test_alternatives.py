@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ from tests.planning.made_pairs import (
     with_links,
     with_unit,
 )
-from tests.simulation.made_problems import A, B, C, device, link, placed, route, times
+from tests.simulation.made_problems import A, B, C, device, link, model, placed, route, times
 
 
 def left_out(problem: Problem, found: Distribution) -> tuple[LeftOut, ...]:
@@ -95,7 +96,7 @@ def test_energy_and_bytes_are_told_in_their_own_measure() -> None:
         (with_unit(quick_neighbour(), B, banned_because="it is loud"), "cpu: it is loud"),
         (
             replace(quick_neighbour(), links=(link(A, B),)),
-            "no route can go there and back",
+            "no link leads back from it to a",
         ),
         (
             with_links(quick_neighbour(), latency_s=20 * MS),
@@ -124,8 +125,6 @@ def test_where_memory_is_tight_a_device_left_out_is_told_of_with_what_fits() -> 
         "no route that uses it was found to keep to memory and bounds; with memory and bounds set "
         "aside, the best route that uses it takes 23 ms, the best of all 18 ms"
     )
-    (other,) = left_out(made, best(made, Target.MEMORY))
-    assert other.reason.startswith("with memory and bounds set aside, the best route that uses it")
 
 
 def test_all_that_is_compared_is_told_step_by_step() -> None:
@@ -172,6 +171,56 @@ def test_a_throughput_is_compared_as_one() -> None:
     assert second is not None
     assert second.routes == (route(placed(0, 1, B, HOST)),)
     assert second.metrics.throughput_per_s == pytest.approx(100.0)
+
+
+def test_a_device_left_out_of_a_throughput_is_told_of_in_requests_per_second() -> None:
+    # b is full after 6 ms, 1000 / 6 requests per second; c would be after 30 ms, beside a that
+    # only starts requests.
+    made = _beside(c_s=30 * MS, most_routes=1)
+    found = best(made, Target.THROUGHPUT)
+    assert devices_of(found) == {B}
+    told = {one.device: one.reason for one in left_out(made, found)}
+    shown = "requests per second"
+    assert told[C] == f"the best found that uses it gives 33.33 {shown}, this one 166.7 {shown}"
+
+
+def test_a_device_that_gives_as_much_is_told_with_the_bottleneck_and_is_no_contradiction() -> None:
+    # 10 kB at a byte in a microsecond keep the medium busy for 10 ms, whichever of b and c it is.
+    made = _beside(c_s=6 * MS, medium="air", most_routes=1)
+    found = best(made, Target.THROUGHPUT)
+    compared = compare(made, found)
+    out = C if devices_of(found) == {B} else B
+    told = {one.device: one.reason for one in compared.left_out}
+    assert told[out] == (
+        "no better with it: the best found that uses it gives 100 requests per second as well; "
+        "this one is limited by medium air"
+    )
+    assert compared.runner_up is not None
+    assert compared.runner_up.metrics.throughput_per_s == pytest.approx(100.0)
+
+
+def _beside(*, c_s: float, medium: str = "", **changes: Any) -> Problem:
+    """One segment: 100 ms on the owner, 6 ms on b, `c_s` on c."""
+    made = one_segment(100 * MS, 6 * MS, **changes)
+    if not medium:
+        made = replace(made, input_bytes=1000)
+    links = (*both_ways(A, B, medium=medium), *both_ways(A, C, medium=medium))
+    return replace(made, devices=(*made.devices, device(C, times(HOST, [c_s]))), links=links)
+
+
+def test_a_device_left_out_of_a_memory_is_told_of_in_bytes() -> None:
+    # The last segment alone has as much as the first two: 3000 bytes. With a, it is no less.
+    made = replace(_with_c(), summary=model(3, [4000, 1000], weight_bytes=1000, working_bytes=0))
+    (out,) = left_out(made, best(made, Target.MEMORY))
+    assert out.reason == "no better with it: the best found that uses it needs 2.93 KiB as well"
+
+
+def test_a_route_as_good_is_told_to_be_no_better() -> None:
+    made = _with_c(c_s=2 * MS)
+    found = best(made)
+    (out,) = {B, C} - devices_of(found)
+    told = {one.device: one.reason for one in left_out(made, found)}
+    assert told[out] == "no better with it: the best route that uses it takes 18 ms as well"
 
 
 def test_there_is_no_runner_up_where_nothing_else_will_do() -> None:

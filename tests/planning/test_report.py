@@ -93,6 +93,22 @@ def test_a_mixture_tells_its_routes_with_their_shares_and_who_was_left_out() -> 
     assert "pi/cpu/NCHW/1t ×4 runs segments 0-2" in text
 
 
+@pytest.mark.parametrize(
+    ("share", "told"),
+    [
+        (0.25, "this one"),
+        (0.2500001, "59.26 requests per second, as good as this one"),
+        (0.2498, "59.24 requests per second, 0.9997 times this one"),
+        (0.1, "49.38 requests per second, 0.833 times this one"),
+    ],
+)
+def test_a_runner_up_that_is_as_good_is_called_so(share: float, told: str) -> None:
+    other = distribution(Target.THROUGHPUT, whole(PI, FOUR, 1.0 - share), whole(LAB, ONE, share))
+    text = render(problem(), account(problem(), MIXED, runner_up=other))
+    line = next(line for line in text.splitlines() if line.startswith("Runner-up"))
+    assert line.endswith(f": {told}")
+
+
 def test_no_line_is_longer_than_a_terminal_is_wide() -> None:
     for plan in (PLAN, MIXED):
         lines = [*render(problem(), account(problem(), plan)).splitlines(), *target_table([plan])]
