@@ -29,7 +29,8 @@ class PlannedUnit:
     idle_w: float = 0.0
     """Power while it does nothing."""
     busy_w: float = 0.0
-    """Power while all of it works; of the processor, with all cores busy."""
+    """Power while all of it works; of the processor, with all cores busy. 0: it is not known, for
+    nothing works without any."""
     memory_bytes: int | None = None
     """Most bytes in memory of its own; None: it uses the device's."""
     banned_because: str = ""

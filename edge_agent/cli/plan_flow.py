@@ -58,7 +58,11 @@ def _known(
         return tuple(targets)
     known = known_targets(problem)
     if Target.ENERGY not in known:
-        print("energy is left out: not all profiles say what the device draws", file=sys.stderr)
+        print(
+            "energy is left out: not all profiles say what the device draws, with the keys "
+            "power.idle and units.NAME.busy",
+            file=sys.stderr,
+        )
     return tuple(t for t in known if not options.pareto or t in FRONT_TARGETS)
 
 

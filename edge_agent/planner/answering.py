@@ -69,8 +69,9 @@ def check_targets(problem: Problem, targets: Sequence[Target]) -> None:
     unknown = _without_power(problem)
     if Target.ENERGY in asked and unknown:
         raise BadRequest(
-            f"energy: it is not known what {', '.join(unknown)} draws, from a meter or a device "
-            "profile; ask for other targets, and bound others"
+            f"energy: it is not known what {', '.join(unknown)} draws; `plan --devices` takes it "
+            "from the keys power.idle and units.NAME.busy of device profiles: add them there, or "
+            "ask for other targets, and bound others"
         )
 
 

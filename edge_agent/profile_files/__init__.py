@@ -43,7 +43,8 @@ cores x clock x operations a cycle), `published measurement`, `measured` (on the
     core_bandwidth = { … }             # optional: what one core gets of it
     launch = { value = "20 us", source = "…" }    # starting a subgraph
     operator = { value = "2 us", source = "…" }   # what an operator costs however small it is
-    busy = { value = "8.0 W", source = "…" }      # optional: the whole device, this unit busy
+    busy = { value = "8.0 W", source = "…" }      # optional: the whole device, this unit busy;
+                                       # above 0 W, and left out where it is not known
     idle = { … }                       # optional: of the unit alone; then busy is of it alone, too
     memory = { … }                     # only if it has memory of its own
     border = { value = "0.1 ns/B", source = "…" } # optional: a byte on its way to or from the unit

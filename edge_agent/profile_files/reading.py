@@ -216,7 +216,7 @@ class _Reader(Fields):
             ),
             launch_s=self.needed(f"{key}.launch", table, DURATION),
             operator_s=self.needed(f"{key}.operator", table, DURATION),
-            busy_w=self.optional(f"{key}.busy", table, POWER),
+            busy_w=self._busy(f"{key}.busy", table),
             idle_w=self.optional(f"{key}.idle", table, POWER),
             memory_bytes=self.optional(f"{key}.memory", table, SIZE),
             border_s_per_byte=self.optional(f"{key}.border", table, PACE),
@@ -228,6 +228,13 @@ class _Reader(Fields):
         )
         self._check_peaks(key, unit, table)
         return unit
+
+    def _busy(self, key: str, table: Table) -> Sourced | None:
+        found = self.optional(key, table, POWER)
+        if found is not None and not found.value:
+            want = "watts above 0; leave it out where it is not known what is drawn"
+            self.refuse(key, _given(table, "busy"), want)
+        return found
 
     def _check_peaks(self, key: str, unit: UnitProfile, table: Table) -> None:
         peaks = dict(unit.operations_per_s)

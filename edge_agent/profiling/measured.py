@@ -106,10 +106,16 @@ def device_profile(
 ) -> DeviceProfile:
     """The profile of this device; `meter` is where powers are from."""
 
-    def power(value_w: float | None, least_w: float = 0.0) -> Sourced | None:
+    def power(value_w: float | None) -> Sourced | None:
         if value_w is None or idle_w is None or meter is None:
             return None
-        return Sourced(value=max(value_w, least_w), source=meter)
+        return Sourced(value=value_w, source=meter)
+
+    def busy_power(value_w: float | None) -> Sourced | None:
+        if value_w is None or idle_w is None:
+            return None
+        # A meter that shows nothing while a unit works does not see it.
+        return power(max(value_w, idle_w) or None)
 
     return DeviceProfile(
         id=_id_of(device.hostname),
@@ -120,7 +126,7 @@ def device_profile(
             value=float(min(free_memory_bytes, device.memory_bytes)), source=source
         ),
         units=tuple(
-            unit_profile(found.unit, found.rates, source, power(found.busy_w, idle_w or 0.0))
+            unit_profile(found.unit, found.rates, source, busy_power(found.busy_w))
             for found in units
         ),
         idle_w=power(idle_w),

@@ -108,5 +108,6 @@ def test_bounds_that_a_client_gives_twice_are_its_mistake() -> None:
 
 
 def test_the_owner_of_a_problem_is_named_where_its_power_is_unknown() -> None:
-    with pytest.raises(BadRequest, match=f"what {A}, {B} draws"):
+    keys = "the keys power.idle and units.NAME.busy of device profiles: add them there"
+    with pytest.raises(BadRequest, match=f"what {A}, {B} draws; .* {keys}"):
         answer(problem(), (Target.ENERGY,))

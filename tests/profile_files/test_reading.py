@@ -120,6 +120,7 @@ def test_measured_latency_is_read_for_its_model_and_division() -> None:
         ("value = 4", "value = 100000000000", "units.cpu.cores", "a whole number of at most 65536"),
         ('"20 us"', '"1e9 s"', "units.cpu.launch", "at most 86400 s"),
         ('"8.0 W"', '"1e300 W"', "units.cpu.busy", "at most 1000000 W"),
+        ('"8.0 W"', '"0 W"', "units.cpu.busy", 'got "0 W", want watts above 0; leave it out where'),
         ("convolution =", "convolutions =", "units.cpu.efficiency.convolutions", "did you mean"),
         ('"8.0 W"', '"2 W"', "units.cpu.busy", 'got "2 W", want at least power.idle, "2.7 W"'),
         (

@@ -125,6 +125,11 @@ def test_a_busy_unit_draws_no_less_than_an_idle_device() -> None:
     assert (cpu.busy_w.value, cpu.busy_w.source) == (3.0, _METER)
 
 
+def test_a_meter_that_shows_nothing_while_a_unit_works_says_nothing_of_it() -> None:
+    profile = _exported(busy_w=0.0, idle_w=0.0)
+    assert [unit.busy_w for unit in profile.units] == [None, None]
+
+
 def test_the_best_of_several_measurements_counts() -> None:
     slow = replace(_rates(1, 1e10), launch_s=1e-5)
     (found,) = best_of([(slow,), (_rates(1, 2e10, 1e9),)])
