@@ -17,7 +17,8 @@ from edge_agent.planning.metrics import (
     unit_of,
 )
 from edge_agent.planning.present import is_banned, is_spared, pool_bytes
-from edge_agent.plans import UNITS, Target
+from edge_agent.planning.short import apart_texts
+from edge_agent.plans import Target
 from edge_agent.problems import Problem
 from edge_agent.subgraphs import SegmentRange
 
@@ -68,7 +69,8 @@ def _of_route(problem: Problem, route: Route) -> Iterator[str]:
         if isinstance(leg, Sending):
             most = problem.device(leg.link.target).most_crossing_bytes
             if most is not None and leg.size_bytes > most:
-                yield f"{leg.link.target} takes {most} bytes at once, {leg.size_bytes} would cross"
+                limit, size = apart_texts(Target.BYTES, most, leg.size_bytes)
+                yield f"{leg.link.target} takes {limit} at once, {size} would cross"
 
 
 def _devices(route: Route) -> Iterator[DeviceId]:
@@ -161,24 +163,25 @@ def _of_memory(problem: Problem, routes: Sequence[Route]) -> Iterator[str]:
     for pool, used in memory_bytes(problem, routes).items():
         most = pool_bytes(problem, pool)
         if used > most * _ROOM:
-            yield f"{pool} has {most} bytes of memory, {used:.0f} are needed"
+            limit, needed = apart_texts(Target.MEMORY, most, used)
+            yield f"{pool} has {limit} of memory, {needed} are needed"
 
 
 def _of_bounds(problem: Problem, routes: Sequence[Route]) -> Iterator[str]:
     together = evaluate(problem, routes)
     for bound in problem.bounds:
-        what, unit, asked = bound.target, UNITS[bound.target], f"{bound.limit:g} is asked"
-        if bound.target is Target.THROUGHPUT:
-            if together.throughput_per_s * _ROOM < bound.limit:
-                yield f"{what} {together.throughput_per_s:g} {unit}, at least {asked}"
-            continue
         worst = together.value(bound.target)
+        if bound.target is Target.THROUGHPUT:
+            if worst * _ROOM < bound.limit:
+                limit, shown = apart_texts(bound.target, bound.limit, worst)
+                yield f"{bound.target} {shown}, at least {limit} is asked"
+            continue
         if bound.target in (Target.ENERGY, Target.BYTES):
             alone = (evaluate(problem, [_whole(route)]) for route in routes if route.share)
             worst = max(metrics.value(bound.target) for metrics in alone)
         if worst > bound.limit * _ROOM:
-            note = " (modelled)" if bound.target is Target.ENERGY else ""
-            yield f"{what} {worst:g} {unit}{note}, at most {asked}"
+            limit, shown = apart_texts(bound.target, bound.limit, worst)
+            yield f"{bound.target} {shown}, at most {limit} is asked"
 
 
 def _whole(route: Route) -> Route:

@@ -16,7 +16,7 @@ from edge_agent.planning.labels import Found, best_route
 from edge_agent.planning.mixing import mix
 from edge_agent.planning.mixture import Wish
 from edge_agent.planning.present import spared_text
-from edge_agent.planning.short import bytes_text, value_text
+from edge_agent.planning.short import apart_texts, bytes_text, value_text
 from edge_agent.planning.shortest import Pieces, Weights, as_route, cheapest
 from edge_agent.planning.tables import Tables, is_at_rate, tabulate, usable
 from edge_agent.plans import Bound, Target
@@ -265,9 +265,10 @@ def _over_bound(tables: Tables, known: Found | None, searches: _Searches) -> str
     if least.value <= limit:
         return ""
     reach = "beyond reach" if least.bound > limit else "not reached"
+    most, shown = apart_texts(Target.MEMORY, limit, least.value)
     return (
-        f"{reach}: {Target.MEMORY} of at most {_shown(Target.MEMORY, limit)} on the fullest "
-        f"device: {_least(least)} is {_shown(Target.MEMORY, least.value)}"
+        f"{reach}: {Target.MEMORY} of at most {most} on the fullest device: {_least(least)} is "
+        f"{shown}"
     )
 
 
@@ -296,18 +297,16 @@ def _out_of_bounds(problem: Problem, tables: Tables, searches: _Searches) -> str
         if bound.target is Target.THROUGHPUT:
             most = _most_per_s(tables, caps, searches)
             if most < bound.limit:
-                shown = _shown(bound.target, most)
-                told.append(f"{_asked(bound)}: no more than {shown} can be had")
+                limit, shown = apart_texts(bound.target, bound.limit, most)
+                told.append(f"{bound.target} at least {limit}: no more than {shown} can be had")
             continue
         if bound.target is Target.MEMORY:
             continue  # It can be kept to: see `_over_bound`.
         best = _best(tables, caps, bound.target, searches)
         if best is not None and best.value > bound.limit:
             is_proven &= best.bound > bound.limit
-            told.append(
-                f"{bound.target} of at most {_shown(bound.target, bound.limit)}: {_least(best)} "
-                f"is {_shown(bound.target, best.value)}"
-            )
+            limit, shown = apart_texts(bound.target, bound.limit, best.value)
+            told.append(f"{bound.target} of at most {limit}: {_least(best)} is {shown}")
     if told:
         return f"{'beyond reach' if is_proven else 'not reached'}: " + "; ".join(told)
     asked = ", ".join(map(_asked, problem.bounds))
@@ -345,13 +344,6 @@ def _best(tables: Tables, caps: Caps, target: Target, searches: _Searches) -> Fo
     return None if found.pieces is None else found
 
 
-def _shown(target: Target, value: float) -> str:
-    """Exact enough to tell a limit from what misses it by little."""
-    if target not in (Target.MEMORY, Target.BYTES):
-        return value_text(target, value)
-    return f"{value / 2**20:.4g} MiB" if value >= 2**20 else f"{value:.0f} bytes"
-
-
 def _asked(bound: Bound) -> str:
     word = "at least" if bound.target is Target.THROUGHPUT else "at most"
-    return f"{bound.target} {word} {_shown(bound.target, bound.limit)}"
+    return f"{bound.target} {word} {value_text(bound.target, bound.limit)}"

@@ -102,27 +102,46 @@ def rate_text(per_s: float) -> str:
     return number_text(per_s) if math.isfinite(per_s) else "no limit"
 
 
-def bytes_text(size_bytes: float) -> str:
+def bytes_text(size_bytes: float, digits: int = 3) -> str:
     """Bytes in the unit that a person would use."""
     for unit, factor in (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10)):
         if size_bytes >= factor:
-            return f"{number_text(size_bytes / factor, 3)} {unit}"
+            return f"{number_text(size_bytes / factor, digits)} {unit}"
     return f"{size_bytes:.0f} B"
 
 
 def value_text(target: Target, value: float) -> str:
     """A metric with its unit; an energy is called modelled."""
+    return _value_text(target, value, 3 if target in (Target.MEMORY, Target.BYTES) else 4)
+
+
+def apart_texts(target: Target, limit: float, value: float) -> tuple[str, str]:
+    """Two values as of `value_text`, with the digits that tell them apart if they differ."""
+    texts = (
+        (_value_text(target, limit, digits), _value_text(target, value, digits))
+        for digits in range(4, 17)
+    )
+    found = first = next(texts)
+    while found[0] == found[1]:
+        following = next(texts, None)
+        if following is None:
+            return first
+        found = following
+    return found
+
+
+def _value_text(target: Target, value: float, digits: int) -> str:
     if not math.isfinite(value):
         return "no limit"
     match target:
         case Target.LATENCY:
-            return f"{number_text(value * 1e3)} ms"
+            return f"{number_text(value * 1e3, digits)} ms"
         case Target.THROUGHPUT:
-            return f"{number_text(value)} requests per second"
+            return f"{number_text(value, digits)} requests per second"
         case Target.ENERGY:
-            return f"{number_text(value)} J per request (modelled)"
+            return f"{number_text(value, digits)} J per request (modelled)"
         case Target.MEMORY | Target.BYTES:
-            return bytes_text(value)
+            return bytes_text(value, digits)
 
 
 def name_text(target: Target) -> str:

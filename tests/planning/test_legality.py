@@ -100,34 +100,34 @@ OBJECTED = [
     ),
     (without_link(quick_neighbour(), A, B), "there is no link from a to b"),
     (without_link(quick_neighbour(), B, A), "there is no link from b to a"),
-    (with_device(quick_neighbour(), B, most_crossing_bytes=3999), "b takes 3999 bytes at once"),
+    (with_device(quick_neighbour(), B, most_crossing_bytes=3999), "b takes 3.905 KiB at once"),
     (
         with_device(replace(quick_neighbour(), output_bytes=1000), A, most_crossing_bytes=999),
-        "a takes 999 bytes at once, 1000 would cross",
+        "a takes 999 B at once, 1000 B would cross",
     ),
     (_with_cut(crossing_bytes=None), "before segment 1"),
     (_with_cut(others=(("list", "seq(tensor(float))"),)), "before segment 1"),
-    (with_device(quick_neighbour(), B, memory_bytes=5299), "b has 5299 bytes of memory, 5300 are"),
-    (now(quick_neighbour(), B, free_memory_bytes=5299), "b has 5299 bytes of memory, 5300 are"),
     (
-        bounded(quick_neighbour(), Target.LATENCY, 19 * MS),
-        "latency 0.02 seconds, at most 0.019 is asked",
+        with_device(quick_neighbour(), B, memory_bytes=5299),
+        "b has 5.175 KiB of memory, 5.176 KiB are",
     ),
+    (now(quick_neighbour(), B, free_memory_bytes=5299), "b has 5.175 KiB of memory, 5.176 KiB are"),
+    (bounded(quick_neighbour(), Target.LATENCY, 19 * MS), "latency 20 ms, at most 19 ms is asked"),
     (
         bounded(quick_neighbour(), Target.BYTES, 3999),
-        "bytes 4000 bytes per request, at most 3999 is asked",
+        "bytes 3.906 KiB, at most 3.905 KiB is asked",
     ),
     (
         bounded(quick_neighbour(), Target.MEMORY, 5299),
-        "memory 5300 bytes on the fullest device, at most 5299 is asked",
+        "memory 5.176 KiB, at most 5.175 KiB is asked",
     ),
     (
         bounded(quick_neighbour(), Target.ENERGY, 0.05),
-        "energy 0.056 joules per request (modelled), at most 0.05 is asked",
+        "energy 0.056 J per request (modelled), at most 0.05 J per request (modelled) is asked",
     ),
     (
         bounded(quick_neighbour(), Target.THROUGHPUT, 101.0),
-        "throughput 100 requests per second, at least 101 is asked",
+        "throughput 100 requests per second, at least 101 requests per second is asked",
     ),
 ]
 
@@ -166,7 +166,7 @@ def test_a_unit_with_a_memory_of_its_own_is_judged_by_that() -> None:
     routes = (route(placed(0, 3, B, npu())),)
     assert objections(with_unit(made, B, NPU, memory_bytes=6300), routes) == ()
     assert objections(with_unit(made, B, NPU, memory_bytes=6299), routes) == (
-        "b/npu0 has 6299 bytes of memory, 6300 are needed",
+        "b/npu0 has 6.151 KiB of memory, 6.152 KiB are needed",
     )
 
 
@@ -184,7 +184,7 @@ def test_memory_is_that_of_all_routes_together() -> None:
     both = (replace(ALL_ON_B[0], share=0.5), replace(A_THEN_B[0], share=0.5))
     assert objections(with_device(made, B, memory_bytes=6600), both) == ()
     assert objections(with_device(made, B, memory_bytes=6599), both) == (
-        "b has 6599 bytes of memory, 6600 are needed",
+        "b has 6.444 KiB of memory, 6.445 KiB are needed",
     )
 
 
@@ -192,7 +192,7 @@ def test_bounds_on_energy_and_bytes_hold_for_every_route() -> None:
     # On average 5000 bytes are sent.
     both = (replace(ALL_ON_B[0], share=0.5), replace(ALL_ON_A[0], share=0.5))
     assert objections(bounded(quick_neighbour(), Target.BYTES, 9999), both) == (
-        "bytes 10000 bytes per request, at most 9999 is asked",
+        "bytes 9.766 KiB, at most 9.765 KiB is asked",
     )
 
 
@@ -201,11 +201,11 @@ def test_a_route_that_no_request_takes_breaks_no_bound_on_energy_or_bytes() -> N
     # On a 120 mJ and no bytes; on b 24 mJ and 10000 bytes.
     cheap = bounded(quick_neighbour(), Target.ENERGY, 0.1)
     assert objections(cheap, ALL_ON_A) == (
-        "energy 0.12 joules per request (modelled), at most 0.1 is asked",
+        "energy 0.12 J per request (modelled), at most 0.1 J per request (modelled) is asked",
     )
     assert objections(cheap, (*ALL_ON_B, spare_a)) == ()
     silent = bounded(quick_neighbour(), Target.BYTES, 9999)
-    assert objections(silent, ALL_ON_B) == ("bytes 10000 bytes per request, at most 9999 is asked",)
+    assert objections(silent, ALL_ON_B) == ("bytes 9.766 KiB, at most 9.765 KiB is asked",)
     assert objections(silent, (*ALL_ON_A, spare_b)) == ()
 
 
@@ -269,11 +269,11 @@ AT_HOME = [
     (without_link(THROUGH, C, B), "there is no link from c to b"),
     (
         with_device(_with_branch_sizes(THROUGH, 1000, 0), B, most_crossing_bytes=999),
-        "b takes 999 bytes at once, 1000 would cross",
+        "b takes 999 B at once, 1000 B would cross",
     ),
     (
         with_device(_with_branch_sizes(THROUGH, 0, 1000), B, most_crossing_bytes=999),
-        "b takes 999 bytes at once, 1000 would cross",
+        "b takes 999 B at once, 1000 B would cross",
     ),
 ]
 

@@ -151,7 +151,11 @@ BEYOND = [
         "energy of at most 0.01 J per request (modelled): the least is 0.024 J per request "
         "(modelled)",
     ),
-    (Target.MEMORY, 3299, "memory of at most 3299 bytes on the fullest device: the least is 3300"),
+    (
+        Target.MEMORY,
+        3299,
+        "memory of at most 3.222 KiB on the fullest device: the least is 3.223 KiB",
+    ),
     (Target.THROUGHPUT, 1e6, "throughput at least 1000000 requests per second: no more than"),
 ]
 

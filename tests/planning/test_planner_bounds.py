@@ -79,7 +79,7 @@ def test_a_bound_on_the_bytes_is_kept_at_the_price_of_latency() -> None:
     assert routes_of(bounded(made, Target.BYTES, 999)) == ALL_ON_A
     pinned = replace(made, pins=(SegmentPin(segment=1, device=B),))
     reason = refused(bounded(pinned, Target.BYTES, 3_999))
-    assert "bytes of at most 3999 bytes: the least is 4000 bytes" in reason
+    assert "bytes of at most 3.905 KiB: the least is 3.906 KiB" in reason
 
 
 def test_a_bound_on_the_memory_is_kept_at_the_price_of_latency() -> None:
@@ -87,7 +87,7 @@ def test_a_bound_on_the_memory_is_kept_at_the_price_of_latency() -> None:
     assert routes_of(bounded(made, Target.MEMORY, 6_300)) == ALL_ON_B
     assert routes_of(bounded(made, Target.MEMORY, 6_299)) == A_THEN_B
     reason = refused(bounded(made, Target.MEMORY, 3_299))
-    assert "memory of at most 3299 bytes on the fullest device: the least is 3300 bytes" in reason
+    assert "memory of at most 3.222 KiB on the fullest device: the least is 3.223 KiB" in reason
 
 
 def test_a_bound_on_the_throughput_is_kept_at_the_price_of_the_target() -> None:

@@ -16,6 +16,7 @@ from edge_agent.planning.alternatives import LeftOut
 from edge_agent.planning.placed import TEXT_WIDTH
 from edge_agent.planning.report import front_table, infeasible_lines, notes, render, target_table
 from edge_agent.planning.short import (
+    apart_texts,
     bytes_text,
     devices_text,
     gap_text,
@@ -243,6 +244,28 @@ def test_a_value_has_its_unit_and_an_energy_is_called_modelled(
     target: Target, value: float, shown: str
 ) -> None:
     assert value_text(target, value) == shown
+
+
+@pytest.mark.parametrize(
+    ("target", "limit", "value", "shown"),
+    [
+        (Target.MEMORY, 1e6, 8.385 * 2**20, ("976.6 KiB", "8.385 MiB")),
+        (Target.MEMORY, 2**30, 2**30 + 1024, ("1 GiB", "1.000001 GiB")),
+        (Target.LATENCY, 0.018, 0.0180001, ("18 ms", "18.0001 ms")),
+        (
+            Target.THROUGHPUT,
+            100.0,
+            99.9999,
+            ("100 requests per second", "99.9999 requests per second"),
+        ),
+        (Target.BYTES, 5.0, 5.0, ("5 B", "5 B")),
+        (Target.THROUGHPUT, 5.0, math.inf, ("5 requests per second", "no limit")),
+    ],
+)
+def test_a_limit_and_what_misses_it_are_told_in_one_way_and_apart(
+    target: Target, limit: float, value: float, shown: tuple[str, str]
+) -> None:
+    assert apart_texts(target, limit, value) == shown
 
 
 def test_shares_and_bytes_are_short() -> None:
