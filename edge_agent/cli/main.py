@@ -11,6 +11,7 @@ from pathlib import Path
 
 from edge_agent import __version__
 from edge_agent.cli import doctor, infer, inspect, models, serve, split
+from edge_agent.cli.shapes import spread_shapes
 from edge_agent.errors import (
     AgentUnavailable,
     EdgeAgentError,
@@ -47,7 +48,8 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; its exit code. A user's mistake gives a message, never a traceback."""
     _open_standard_streams()
-    options = parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    options = parser().parse_args(list(spread_shapes(given)))
     try:
         _check_not_empty(options)
         code: int = options.run(options)

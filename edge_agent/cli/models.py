@@ -106,7 +106,7 @@ def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
     add_shape_option(
         plan,
         "the plan for these input shapes alone, made now if there is none, and where it "
-        "differs; once for each input. With --devices, what open dimensions are",
+        "differs. With --devices, what open dimensions are",
     )
     plan_devices.add_options(plan)
 

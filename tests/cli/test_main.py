@@ -132,6 +132,7 @@ def test_an_empty_text_is_neither_this_folder_nor_the_default(
             "--shape x=2: x has a shape already; leave one out",
         ),
         (["load", "m.onnx", "--shape", "x"], "--shape x: want INPUT=SIZExSIZE"),
+        (["load", "m.onnx", "--shape", "x=1", "y=wide"], "--shape y=wide: want INPUT=SIZExSIZE"),
         (["load", "m.onnx", "--shape", "x=1xB"], "--shape x=1xB: want"),
         (["load", "m.onnx", "--shape", "x=1x-3"], "--shape x=1x-3: want"),
         (["load", "m.onnx", "--shape", "=1x3"], "--shape =1x3: want"),

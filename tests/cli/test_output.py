@@ -304,7 +304,7 @@ def test_loading_says_what_serves_and_waiting_says_how_far_it_is(
 ) -> None:
     says = Agent()
     with FakeAgent(says) as agent:
-        out, err = shown(capsys, agent, "load", "/m.onnx", "--shape", "x=1x2", "--shape", "s=")
+        out, err = shown(capsys, agent, "load", "/m.onnx", "--shape", "x=1x2", "s=")
         assert (out, err) == ('model "m" serving: plain ONNX Runtime\n', "")
         (asked,) = agent.asked
         assert isinstance(asked.message, Load)
