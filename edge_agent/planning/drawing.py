@@ -157,6 +157,18 @@ def fitting(content: str, width: float, size: float = 12, *, is_bold: bool = Fal
     return content[:kept].rstrip() + "…"
 
 
+def lines_of(content: str, width: float, size: float = 12) -> list[str]:
+    """The text in lines no wider than `width`, broken between words; a word may be wider."""
+    found = [""]
+    for word in content.split(" "):
+        longer = f"{found[-1]} {word}" if found[-1] else word
+        if found[-1] and text_width(longer, size) > width:
+            found.append(word)
+        else:
+            found[-1] = longer
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
     """Of a target's metrics, the unit that suits their size."""

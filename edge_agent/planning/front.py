@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, zip_longest
+from string import ascii_uppercase
 from textwrap import wrap
 
+from edge_agent.devices import DeviceId
 from edge_agent.distributions import Distribution, Metrics
 from edge_agent.planning.drawing import (
     GREY,
@@ -19,6 +22,7 @@ from edge_agent.planning.drawing import (
     fitting,
     label,
     line,
+    lines_of,
     moved,
     polyline,
     scale_of,
@@ -27,7 +31,13 @@ from edge_agent.planning.drawing import (
     ticks,
 )
 from edge_agent.planning.labelling import Box, Wanted, place
-from edge_agent.planning.short import GAP_TO_FRONT, devices_text, gap_text, name_text
+from edge_agent.planning.short import (
+    GAP_TO_FRONT,
+    devices_of_step,
+    devices_text,
+    gap_text,
+    name_text,
+)
 from edge_agent.plans import Target
 
 _LEFT, _TOP, _WIDTH, _HEIGHT, _RIGHT = 80.0, 56.0, 640.0, 380.0, 190.0
@@ -39,7 +49,11 @@ _SMALL = 11.0
 _BETWEEN = 14.0
 """Columns of the list."""
 _MOST_DEVICES = 440.0
-"""Of the list's last column, which is clipped beyond it."""
+"""Of the list's last column, which goes on below."""
+_LINE, _MOST_LINES = 13.0, 24
+"""Of what goes on there; what is longer ends in an ellipsis."""
+_MOST_NAMED = 3
+"""Where names take more lines of a row, letters stand for them."""
 _FAR = 14.0
 """A label farther from its mark than this is joined to it by a line."""
 _COLOURS = ((68, 1, 84), (33, 145, 140), (253, 200, 37))
@@ -107,9 +121,10 @@ def draw_front(
     parts += _labels(found, alone, x_axis, y_axis)
     parts += _legend(shades, bool(alone))
     columns = _columns(found, targets, told)
-    parts += _listing(columns, len(found), bottom + 62)
-    height = bottom + 62 + _ROW * (min(len(found), _LISTED) + 2)
-    listed = max(text_width(cell, _SMALL) for cell in columns[-1].cells)
+    tops = _row_tops(columns, bottom + 62)
+    parts += _listing(columns, len(found), bottom + 62, tops)
+    height = tops[-1] + _ROW
+    listed = max(text_width(text, _SMALL) for cell in columns[-1].cells for text in cell)
     width = max(_LEFT + _WIDTH + _RIGHT, columns[-1].x + listed + _BETWEEN)
     outside = max(0.0, -_title_x(y_axis) + 20)
     return document(width + outside, height, title, moved(parts, outside))
@@ -355,7 +370,8 @@ class _Column:
     """Of the list of distributions."""
 
     title: str
-    cells: tuple[str, ...]
+    cells: tuple[tuple[str, ...], ...]
+    """The lines of each."""
     x: float
     """Its right end where `is_number`, else its left one."""
     is_number: bool
@@ -364,7 +380,7 @@ class _Column:
 def _columns(
     found: Sequence[Distribution], targets: Sequence[Target], told: Sequence[Target]
 ) -> list[_Column]:
-    """Each as wide as the widest of what stands in it; the last one is clipped."""
+    """Each as wide as the widest of what stands in it; the last one has several lines."""
     listed = found[:_LISTED]
     contents = [("no.", [str(number) for number in range(1, len(listed) + 1)], False)]
     for target in targets:
@@ -378,20 +394,68 @@ def _columns(
         width = max(text_width(cell, _SMALL) for cell in cells)
         width = max(width, text_width(title, _SMALL, is_bold=True))
         at = x + width if is_number else x
-        columns.append(_Column(title=title, cells=tuple(cells), x=at, is_number=is_number))
+        lines = tuple((cell,) for cell in cells)
+        columns.append(_Column(title=title, cells=lines, x=at, is_number=is_number))
         x += width + _BETWEEN
-    devices = tuple(fitting(devices_text(one.routes), _MOST_DEVICES, _SMALL) for one in listed)
-    return [*columns, _Column(title="devices", cells=devices, x=x, is_number=False)]
+    return [*columns, _Column(title="devices", cells=_devices_cells(listed), x=x, is_number=False)]
 
 
-def _listing(columns: Sequence[_Column], count: int, top: float) -> list[str]:
+def _devices_cells(listed: Sequence[Distribution]) -> tuple[tuple[str, ...], ...]:
+    """Of each, which devices take part; where letters stand for them, one more says for which."""
+    named = tuple(_devices_lines(one, {}) for one in listed)
+    if max(map(len, named)) <= _MOST_NAMED:
+        return named
+    letters = _letters(listed)
+    key = tuple(f"{letter}: {device}" for device, letter in letters.items())
+    return (*(_devices_lines(one, letters) for one in listed), key)
+
+
+def _letters(listed: Sequence[Distribution]) -> dict[DeviceId, str]:
+    """A letter for each device, in the order in which they take part."""
+    devices = dict.fromkeys(
+        device
+        for one in listed
+        for route in one.routes
+        for step in route.steps
+        for device in devices_of_step(step)
+    )
+    return {
+        device: ascii_uppercase[at % 26] + (str(at // 26) if at >= 26 else "")
+        for at, device in enumerate(devices)
+    }
+
+
+def _devices_lines(one: Distribution, names: Mapping[DeviceId, str]) -> tuple[str, ...]:
+    """Which devices take part, whole: a share stays with its device, an arrow behind its one."""
+    text = devices_text(one.routes, names)
+    kept = text.replace(" → ", "\u00a0→ ").replace(" % ", "\u00a0%\u00a0")
+    lines = [text.replace("\u00a0", " ") for text in lines_of(kept, _MOST_DEVICES, _SMALL)]
+    if len(lines) > _MOST_LINES:
+        lines = [*lines[: _MOST_LINES - 1], f"{lines[_MOST_LINES - 1]} …"]
+    return tuple(lines)
+
+
+def _row_tops(columns: Sequence[_Column], top: float) -> list[float]:
+    """The height of each row's first line, and of what would follow the last row."""
+    lines = (
+        max(map(len, cells)) for cells in zip_longest(*(c.cells for c in columns), fillvalue=())
+    )
+    return list(accumulate((_ROW + _LINE * (n - 1) for n in lines), initial=top + _ROW))
+
+
+def _listing(
+    columns: Sequence[_Column], count: int, top: float, tops: Sequence[float]
+) -> list[str]:
     parts = []
     for column in columns:
         anchor = "end" if column.is_number else "start"
         parts.append(label(column.x, top, column.title, anchor=anchor, size=_SMALL, is_bold=True))
-        for row, cell in enumerate(column.cells, start=1):
-            parts.append(label(column.x, top + _ROW * row, cell, anchor=anchor, size=_SMALL))
+        for y, cell in zip(tops, column.cells, strict=False):
+            parts += [
+                label(column.x, y + _LINE * at, text, anchor=anchor, size=_SMALL)
+                for at, text in enumerate(cell)
+            ]
     if count > _LISTED:
         more = f"and {count - _LISTED} more"
-        parts.append(label(_LEFT, top + _ROW * (_LISTED + 1), more, size=_SMALL, fill=GREY))
+        parts.append(label(_LEFT, tops[_LISTED], more, size=_SMALL, fill=GREY))
     return parts

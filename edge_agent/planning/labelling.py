@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 HEIGHT = 11.0
 """Of a label's box."""
 _NEAR, _RINGS, _STEP = 9.0, 7, 9.0
+_APART = 6.0
+"""Between labels beside each other, so that 8 and 9 do not read as 89."""
 _DIRECTIONS = 16
 
 
@@ -43,7 +45,7 @@ class Wanted:
 
 
 def place(wanted: Sequence[Wanted], marks: Sequence[Box], inside: Box) -> tuple[Box, ...]:
-    """A box for each label, near its mark, free of `marks` and of each other.
+    """A box for each label, near its mark, free of `marks` and apart from each other.
 
     Where there is no such box, the one of which the least is covered.
     """
@@ -52,7 +54,7 @@ def place(wanted: Sequence[Wanted], marks: Sequence[Box], inside: Box) -> tuple[
     for one in wanted:
         best = min(_hidden(_boxes(one), taken, inside), key=lambda pair: pair[0])[1]
         found.append(best)
-        taken.append(best)
+        taken.append(replace(best, left=best.left - _APART, right=best.right + _APART))
     return tuple(found)
 
 

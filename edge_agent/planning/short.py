@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 
+from edge_agent.devices import DeviceId
 from edge_agent.distributions import PlacedFork, PlacedSubgraph, Route, Step
 from edge_agent.plans import Target
 
@@ -18,20 +19,30 @@ _LEAST_WHOLE = 0.0095
 """From here on a share is shown in whole per cents."""
 
 
-def devices_text(routes: Sequence[Route]) -> str:
+def devices_text(routes: Sequence[Route], names: Mapping[DeviceId, str] | None = None) -> str:
     """Which devices take part in each route and with what share: `62 % lab → pi, 38 % pi`.
 
-    Routes over the same devices in the same order are told as one.
+    Routes over the same devices in the same order are told as one. `names`: what devices are called
+    there; None: as their ids.
     """
     shares: dict[str, float] = {}
     for route in routes:
-        way = _devices(route)
+        way = _devices(route, names or {})
         shares[way] = shares.get(way, 0.0) + route.share
     if len(shares) == 1:
         return next(iter(shares))
     ordered = sorted(shares.items(), key=lambda item: -item[1])
     texts = share_texts([share for _, share in ordered])
     return ", ".join(f"{text} {way}" for text, (way, _) in zip(texts, ordered, strict=True))
+
+
+def devices_of_step(step: Step) -> tuple[DeviceId, ...]:
+    """That of a subgraph; the home of a fork, then the other devices of its arms."""
+    match step:
+        case PlacedSubgraph():
+            return (step.device,)
+        case PlacedFork():
+            return (step.home, *sorted({arm.device for arm in step.arms} - {step.home}))
 
 
 def share_texts(shares: Sequence[float]) -> list[str]:
@@ -149,15 +160,10 @@ def name_text(target: Target) -> str:
     return f"{target}, modelled" if target is Target.ENERGY else str(target)
 
 
-def _devices(route: Route) -> str:
-    names = [str(name) for step in route.steps for name in _devices_of(step)]
-    return " → ".join(name for name, _ in groupby(names))
+def _devices(route: Route, names: Mapping[DeviceId, str]) -> str:
+    ways = (_devices_of(step, names) for step in route.steps)
+    return " → ".join(way for way, _ in groupby(ways))
 
 
-def _devices_of(step: Step) -> tuple[str, ...]:
-    match step:
-        case PlacedSubgraph():
-            return (str(step.device),)
-        case PlacedFork():
-            others = sorted({str(arm.device) for arm in step.arms} - {str(step.home)})
-            return (f"{step.home} | {' | '.join(others)}",) if others else (str(step.home),)
+def _devices_of(step: Step, names: Mapping[DeviceId, str]) -> str:
+    return " | ".join(names.get(device, device) for device in devices_of_step(step))

@@ -12,10 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_agent.devices import DeviceId
+from edge_agent.distributions import Distribution, PlacedSubgraph, Route
 from edge_agent.planning.drawing import (
     coordinate,
     escaped,
     fitting,
+    lines_of,
     scale_of,
     text_width,
     tick_texts,
@@ -24,6 +27,7 @@ from edge_agent.planning.drawing import (
 from edge_agent.planning.front import Alone, draw_front, shade
 from edge_agent.planning.labelling import Box
 from edge_agent.plans import Target
+from edge_agent.subgraphs import SegmentRange
 from tests.planning.made_plans_over_devices import (
     FOUR,
     GPU,
@@ -91,7 +95,8 @@ def test_every_point_has_its_number_in_sight_however_near_they_are() -> None:
         for x, y in [(float(one.get("x", "")), float(one.get("y", "")))]
     ]
     for at, box in enumerate(boxes):
-        assert all(box.overlap(other) < 0.1 for other in boxes[:at])
+        apart = replace(box, left=box.left - 5.9, right=box.right + 5.9)
+        assert all(apart.overlap(other) < 0.1 for other in boxes[:at])
         assert all(box.overlap(Box.around(x, y, 6)) < 0.1 for x, y in dots)
 
 
@@ -193,6 +198,80 @@ def test_the_name_of_the_upright_axis_stands_beside_long_numbers() -> None:
     (moved,) = root.iter(f"{SVG}g")
     right = float((moved.get("transform") or "").removeprefix("translate(").split()[0])
     assert float(name.get("x", "")) + right >= 16
+
+
+def _long_named(names: int, routes: int) -> Distribution:
+    """Each route over three devices of long names that differ in the middle."""
+    ids = [DeviceId(f"factory-floor-hall-{at}-inspection-camera-north") for at in range(names)]
+    ways = [[ids[(3 * at + step) % names] for step in range(3)] for at in range(routes)]
+    made = [
+        Route(
+            steps=tuple(
+                PlacedSubgraph(
+                    segments=SegmentRange(start=at, stop=at + 1), device=one, configuration=ONE
+                )
+                for at, one in enumerate(way)
+            ),
+            share=1.0 / routes,
+        )
+        for way in ways
+    ]
+    return replace(FOUND[0], routes=tuple(made))
+
+
+def _devices_cells(drawn: str) -> list[str]:
+    """The texts of the list's last column."""
+    texts = [t for t in _parsed(drawn).iter(f"{SVG}text") if float(t.get("y", "")) >= 490]
+    x = next(t.get("x") for t in texts if t.text == "devices")
+    return [t.text or "" for t in texts if t.get("x") == x][1:]
+
+
+def test_a_route_over_long_names_goes_on_below_and_is_there_whole() -> None:
+    long, short = _long_named(3, 1), FOUND[1]
+    drawn = draw_front("x", [long, short], BOTH)
+    first, second, third, last = _devices_cells(drawn)
+    assert [first, second, third] == [
+        "factory-floor-hall-0-inspection-camera-north →",
+        "factory-floor-hall-1-inspection-camera-north →",
+        "factory-floor-hall-2-inspection-camera-north",
+    ]
+    assert last == "lab → pi"
+    rows = _list_of(drawn)
+    heights = [y for y, cells in rows.items() if len(cells) == 5]
+    assert len(heights) == 3
+    assert heights[2] - heights[1] == pytest.approx(16 + 2 * 13)
+    assert float(_parsed(drawn).get("height", "")) >= max(rows) + 10
+
+
+def test_letters_stand_for_names_that_would_take_many_lines_and_are_explained() -> None:
+    drawn = draw_front("x", [_long_named(4, 3), FOUND[1]], BOTH)
+    cells = _devices_cells(drawn)
+    assert " ".join(cells[:-7]) == "34 % A → B → C, 33 % D → A → B, 33 % C → D → A"
+    assert cells[-7] == "E → F"
+    assert cells[-6:] == [
+        *(
+            f"{key}: factory-floor-hall-{at}-inspection-camera-north"
+            for at, key in enumerate("ABCD")
+        ),
+        "E: lab",
+        "F: pi",
+    ]
+    assert float(_parsed(drawn).get("height", "")) >= max(_list_of(drawn)) + 10
+
+
+def test_many_distributions_over_long_names_say_how_many_more_there_are() -> None:
+    drawn = draw_front("x", [_long_named(30, 10)] * 26, BOTH)
+    more = next(t for t in _parsed(drawn).iter(f"{SVG}text") if t.text == "and 2 more")
+    first_of_key = next(t for t in _parsed(drawn).iter(f"{SVG}text") if (t.text or "")[:2] == "A:")
+    assert more.get("y") == first_of_key.get("y")
+    assert any((t.text or "").startswith("D1: ") for t in _parsed(drawn).iter(f"{SVG}text"))
+
+
+@given(st.text(alphabet="ab →", max_size=60), st.floats(1.0, 400.0))
+def test_lines_hold_every_word_and_are_no_wider_but_for_a_word(text: str, width: float) -> None:
+    lines = lines_of(text, width)
+    assert " ".join(lines).split() == text.split()
+    assert all(text_width(line) <= width or " " not in line.strip() for line in lines)
 
 
 def test_a_text_is_clipped_where_it_would_be_too_wide() -> None:
