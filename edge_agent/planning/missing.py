@@ -19,6 +19,7 @@ from edge_agent.planning.present import spared_text
 from edge_agent.planning.short import apart_texts, bytes_text, value_text
 from edge_agent.planning.shortest import Pieces, Weights, as_route, cheapest
 from edge_agent.planning.tables import Tables, is_at_rate, tabulate, usable
+from edge_agent.planning.unreached import what_blocks
 from edge_agent.plans import Bound, Target
 from edge_agent.problems import PlannedDevice, Problem
 
@@ -60,7 +61,7 @@ def obstacle(problem: Problem, target: Target, effort: float) -> Obstacle:
         return _certain(stuck)
     paths = cheapest(tables, Weights.none(tables))
     if not np.isfinite(paths.totals[0]):
-        return _certain(_unlinked(problem, tables))
+        return _certain(_unlinked(problem, target, tables))
     forked = with_forks(tables, target, is_quickest=False)
     single = _for_one_request(tables, target)
     alone = forked if single is tables else with_forks(single, target, is_quickest=False)
@@ -143,7 +144,7 @@ def _stuck_segments(tables: Tables) -> str:
     return f"{where}{more} is refused by every unit that may be used"
 
 
-def _unlinked(problem: Problem, tables: Tables) -> str:
+def _unlinked(problem: Problem, target: Target, tables: Tables) -> str:
     links = {(k.source, k.target) for k in problem.links}
     others = [device for device in tables.devices if device != problem.owner]
     missing = [
@@ -158,11 +159,17 @@ def _unlinked(problem: Problem, tables: Tables) -> str:
             f"no route leads through the model from {problem.owner} and back: there is no link "
             f"from {shown}; add links, or let other devices do more"
         )
-    return (
-        f"no route leads through the model from {problem.owner} and back: where the devices would "
-        "have to change, what crosses cannot be sent (its size is not known, it cannot leave the "
-        "device, or it is more than the receiver takes)"
+    because = what_blocks(problem, lambda other: _leads(other, target)) or (
+        "where the devices would have to change, nothing can be handed over"
     )
+    return f"no route leads through the model from {problem.owner} and back: {because}"
+
+
+def _leads(problem: Problem, target: Target) -> bool:
+    tables = tabulate(problem, target)
+    if tables is None:
+        return False
+    return bool(np.isfinite(cheapest(tables, Weights.none(tables)).totals[0]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

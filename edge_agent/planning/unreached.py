@@ -1,4 +1,4 @@
-"""Why no route leads through a device that may work: links, pins, and what cannot be sent."""
+"""Why no route leads where it should: links, pins, and what cannot be sent."""
 
 from __future__ import annotations
 
@@ -12,14 +12,20 @@ from edge_agent.problems import Problem
 
 
 def why_unreached(problem: Problem, device: DeviceId, leads: Callable[[Problem], bool]) -> str:
-    """What keeps every route from a device.
+    """What keeps every route from a device; `leads` says of a problem whether any, whatever it
+    costs, runs a segment there."""
+    found = _unlinked(problem, device) or what_blocks(problem, leads)
+    if found:
+        return found
+    segments = range(len(problem.summary.segments))
+    if all(set(segments) <= set(times.refused) for times in problem.device(device).times):
+        return "its units refuse all segments"
+    return "what its units take of the model cannot be handed over to them and back"
 
-    `leads` says of a problem whether a route of any cost runs a segment there; what would change
-    its answer is the reason, each by itself or, where none does that, all of them together.
-    """
-    unlinked = _unlinked(problem, device)
-    if unlinked:
-        return unlinked
+
+def what_blocks(problem: Problem, leads: Callable[[Problem], bool]) -> str:
+    """Of what cannot be sent and of pins, that without which `leads` holds: each by itself or,
+    where none does that, all of them together; empty if not even that helps."""
     found = list(_obstacles(problem))
     alone = [text for text, without in found if leads(without(problem))]
     if alone:
@@ -29,10 +35,7 @@ def why_unreached(problem: Problem, device: DeviceId, leads: Callable[[Problem],
         free = without(free)
     if found and leads(free):
         return "; ".join(text for text, _ in found)
-    segments = range(len(problem.summary.segments))
-    if all(set(segments) <= set(times.refused) for times in problem.device(device).times):
-        return "its units refuse all segments"
-    return "what its units take of the model cannot be handed over to them and back"
+    return ""
 
 
 def _unlinked(problem: Problem, device: DeviceId) -> str:
@@ -78,7 +81,7 @@ def _obstacles(problem: Problem) -> Iterator[tuple[str, Callable[[Problem], Prob
             f'"{pin.pattern}" on {pin.device}' + (f"/{pin.unit}" if pin.unit else "")
             for pin in problem.pins
         )
-        yield f"pins keep it out ({', '.join(wanted)})", _without_pins
+        yield f"pins forbid it ({', '.join(wanted)})", _without_pins
 
 
 def _unknown_sizes(problem: Problem) -> str:

@@ -78,7 +78,7 @@ def test_a_limit_on_messages_is_told_with_its_bytes() -> None:
 
 def test_pins_elsewhere_are_told_with_their_patterns() -> None:
     pins = tuple(SegmentPin(segment=at, device=A, pattern="conv*") for at in range(3))
-    assert said(replace(quick_neighbour(), pins=pins)) == 'pins keep it out ("conv*" on a)'
+    assert said(replace(quick_neighbour(), pins=pins)) == 'pins forbid it ("conv*" on a)'
 
 
 def test_obstacles_that_only_together_keep_a_device_out_are_all_told() -> None:
@@ -86,7 +86,7 @@ def test_obstacles_that_only_together_keep_a_device_out_are_all_told() -> None:
     made = with_device(replace(quick_neighbour(), pins=pins), B, most_crossing_bytes=500)
     assert said(made) == (
         "what would be sent is more than is taken at once (b takes 500 B); "
-        'pins keep it out ("conv*" on a)'
+        'pins forbid it ("conv*" on a)'
     )
 
 
