@@ -124,14 +124,14 @@ class Assembly:
         """Whether a memory has a budget."""
         return bool(np.isfinite(self.caps.memory).any())
 
-    def build(self, columns: Sequence[Column]) -> None:
+    def build(self, columns: Sequence[Column], *, has_best_alone: bool = False) -> None:
         """Put mixtures together, from these routes and new ones, without looking at what is where
-        in the memories."""
+        in the memories. `has_best_alone`: the best route alone is among them."""
         self.known.meet(columns)
         caps = self.caps
         if np.isfinite([caps.seconds, caps.joules, caps.size_bytes]).any():
             self._legal()
-        if self.is_sized or self.most_routes is not None:
+        if not has_best_alone and (self.is_sized or self.most_routes is not None):
             self._alone()
         self._together(self._allowed())
         if self.most_routes is not None:

@@ -30,6 +30,7 @@ from edge_agent.planning.mixture import (
     seeds,
     sweep_effort,
 )
+from edge_agent.planning.pipelines import best_pipeline
 from edge_agent.planning.tables import Floats, Tables
 from edge_agent.planning.together import together
 from edge_agent.plans import Target
@@ -51,6 +52,8 @@ _RELAXED_EFFORT = 0.5
 """Share of the effort of the relaxation, where its routes do not keep to the caps."""
 _FIRST_EFFORT = 0.3
 """Share of what is left of the effort for a mixture that reaches the rate."""
+_LEAST_LEFT = 0.2
+"""Share of the effort for the mixture, whatever went before."""
 _MOST_ROUTES = 3000
 """Of so many routes all are looked at, where something binds."""
 
@@ -101,6 +104,13 @@ def mix(
         )
     left = effort - relaxation.spent
     columns = [*relaxation.columns, *relaxation.idle]
+    pipeline: Column | None = None
+    if wish.target is Target.THROUGHPUT and np.isfinite(caps.memory).any() and not enough:
+        one = best_pipeline(tables, caps, effort)
+        left = max(left - one.spent, _LEAST_LEFT * effort)
+        if one.pieces is not None:
+            (pipeline,) = columns_of(tables, [one.pieces])
+            shares, columns = (*shares, (pipeline, 1.0)), [*columns, pipeline]
     if wish.least_per_s:
         # Whatever it costs, so that at least something is found.
         rate, limit_s = Wish(target=Target.THROUGHPUT), 1.0 / wish.least_per_s
@@ -124,10 +134,12 @@ def mix(
         enough=enough,
         bound=relaxation.bound,
     )
-    assembly.build(columns)
+    assembly.build(columns, has_best_alone=pipeline is not None)
     search(assembly)
     # Of routes that change only between blocks something else is the best.
     bound = assembly.bound if coarse is tables else relaxation.bound
+    if pipeline is not None and one.value < assembly.value:
+        return Mixed(shares=((pipeline, 1.0),), value=one.value, bound=bound)
     return Mixed(shares=assembly.shares, value=assembly.value, bound=bound)
 
 

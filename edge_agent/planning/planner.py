@@ -29,12 +29,13 @@ from edge_agent.planning.amounts import (
 )
 from edge_agent.planning.branches import with_forks, with_needed_forks
 from edge_agent.planning.greatest import least_greatest
-from edge_agent.planning.labels import best_route
+from edge_agent.planning.labels import Found, best_route
 from edge_agent.planning.legality import objections
 from edge_agent.planning.metrics import evaluate
 from edge_agent.planning.missing import obstacle
 from edge_agent.planning.mixing import Mixed, mix
 from edge_agent.planning.mixture import SHORT, Wish
+from edge_agent.planning.pipelines import best_pipeline
 from edge_agent.planning.shortest import Pieces, Weights, as_route, cheapest
 from edge_agent.planning.tables import Floats, Tables, is_at_rate, tabulate
 from edge_agent.planning.ties import quickest_as_fast
@@ -240,7 +241,7 @@ class _Search:
 
     def _fastest(self) -> _Outcome:
         if self.problem.most_routes == 1:
-            found = self._bottleneck(Bottleneck.LOADS, self.caps)
+            found = self._fastest_alone()
         else:
             mixed = self._mix(Wish(target=self.target))
             if mixed.shares:
@@ -295,7 +296,10 @@ class _Search:
 
     def _one_at_rate(self, aim: Aim) -> _Outcome:
         """The cheapest route that reaches the rate alone."""
-        found = best_route(self.tables, aim, self._with_rate(), effort=self.effort)
+        return self._single(best_route(self.tables, aim, self._with_rate(), effort=self.effort))
+
+    def _single(self, found: Found) -> _Outcome:
+        """A route that has all of the traffic."""
         if found.pieces is None:
             return _Nothing(is_certain=bool(np.isinf(found.bound)))
         return _Found(routes=(as_route(self.tables, found.pieces),), bound=found.bound)
@@ -365,16 +369,18 @@ class _Search:
             return found
         return self._at_rate(weights, least)
 
-    def _bottleneck(self, aim: Bottleneck, caps: Caps) -> _Outcome:
-        found = best_route(self.tables, aim, caps, effort=self.effort)
-        if found.pieces is None:
-            return _Nothing(is_certain=bool(np.isinf(found.bound)))
-        route = as_route(self.tables, found.pieces)
-        return _Found(routes=(route,), bound=found.bound)
+    def _fastest_alone(self) -> _Outcome:
+        """The fastest route alone."""
+        if np.isfinite(self.caps.memory).any():
+            return self._single(best_pipeline(self.tables, self.caps, self.effort))
+        return self._bottleneck(Bottleneck.LOADS)
+
+    def _bottleneck(self, aim: Bottleneck) -> _Outcome:
+        return self._single(best_route(self.tables, aim, self.caps, effort=self.effort))
 
     def _least_memory(self) -> _Outcome:
         """The least memory on the fullest device, and of such routes the quickest."""
-        found = self._bottleneck(Bottleneck.MEMORY, self.caps)
+        found = self._bottleneck(Bottleneck.MEMORY)
         if not isinstance(found, _Found):
             return found
         least = found.bound

@@ -27,13 +27,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from edge_agent.distributions import Distribution, Infeasible, PlacedArm, Route
+from edge_agent.planning.amounts import CLOSE
 from edge_agent.planning.changes import Change, change
 from edge_agent.planning.legality import objections
 from edge_agent.planning.metrics import Computing, evaluate, legs, route_joules, times_of
 from edge_agent.planning.planner import EFFORT, plan
-from edge_agent.planning.report import value_text
 from edge_agent.planning.shares import best_shares
-from edge_agent.planning.short import bytes_text, number_text, rate_text
+from edge_agent.planning.short import bytes_text, number_text, rate_text, value_text
 from edge_agent.plans import Target
 from edge_agent.problems import Problem
 
@@ -148,7 +148,8 @@ def _compared(
 def _gain(target: Target, kept: Distribution, best: Distribution) -> float:
     """Share of the cost that the best saves."""
     before, after = kept.metrics.cost(target), best.metrics.cost(target)
-    return 1.0 - after / before if before > 0.0 else 0.0
+    gain = 1.0 - after / before if before > 0.0 else 0.0
+    return gain if abs(gain) > CLOSE else 0.0
 
 
 def _balance(
@@ -213,9 +214,13 @@ def _served(problem: Problem, previous: Sequence[Route]) -> Sequence[Route]:
 def _kept(
     problem: Problem, target: Target, previous: Sequence[Route], bound: float | None
 ) -> Distribution:
-    """The deployed routes, with the shares that are best now."""
-    routes = best_shares(problem, target, previous)
-    metrics = evaluate(problem, routes)
+    """The deployed routes, with the shares that are best now; their own if none are better but for
+    rounding."""
+    routes, metrics = tuple(previous), evaluate(problem, previous)
+    reshared = best_shares(problem, target, previous)
+    then = evaluate(problem, reshared)
+    if then.cost(target) < metrics.cost(target) * (1.0 - CLOSE):
+        routes, metrics = reshared, then
     if bound is None:
         bound = float("inf") if target is Target.THROUGHPUT else 0.0
     return Distribution(target=target, routes=routes, metrics=metrics, bound=bound)
