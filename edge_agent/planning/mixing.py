@@ -52,7 +52,7 @@ _RELAXED_EFFORT = 0.5
 """Share of the effort of the relaxation, where its routes do not keep to the caps."""
 _FIRST_EFFORT = 0.3
 """Share of what is left of the effort for a mixture that reaches the rate."""
-_LEAST_LEFT = 0.2
+_LEAST_LEFT = 0.35
 """Share of the effort for the mixture, whatever went before."""
 _MOST_ROUTES = 3000
 """Of so many routes all are looked at, where something binds."""

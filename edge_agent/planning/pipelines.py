@@ -15,7 +15,7 @@ from edge_agent.planning.neighbourhoods import Neighbours
 from edge_agent.planning.shortest import Weights
 from edge_agent.planning.tables import Tables
 
-_WIDE, _QUICK, _NEAR = 0.1, 0.2, 0.15
+_WIDE, _QUICK, _NEAR = 0.35, 0.2, 0.1
 """Shares of the effort: of the search over all routes, for the quickest route, and to better each
 of the two that are found. The rest is for whoever mixes routes: a mixture begins with the same
 pipeline, and so is never worse."""
