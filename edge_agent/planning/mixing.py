@@ -14,7 +14,7 @@ import numpy as np
 
 from edge_agent.planning.amounts import Caps
 from edge_agent.planning.assembly import Assembly
-from edge_agent.planning.caps import memory_together
+from edge_agent.planning.caps import fits_together
 from edge_agent.planning.coarse import coarsen, kept_boundaries, refined
 from edge_agent.planning.every import every_route
 from edge_agent.planning.iterated import search
@@ -69,7 +69,7 @@ class Mixed:
     bound: float
     """No mixture is better."""
     others: tuple[Column, ...] | None = None
-    """Routes that were looked at; None: others could have no shares beside these."""
+    """Routes that were looked at and may have shares too; None: there may be no other routes."""
 
 
 def mix(
@@ -94,13 +94,12 @@ def mix(
         return Mixed(shares=(), value=np.inf, bound=np.inf)
     is_few = most_routes is None or len(shares) <= most_routes
     if np.isfinite(value) and is_few and is_allowed(tables, caps, shares):
-        is_open = most_routes is None and not np.isfinite(caps.memory).any()
         others = tuple(c for c in relaxation.columns if caps.allows(c.amounts))
         return Mixed(
             shares=shares,
             value=value,
             bound=relaxation.bound,
-            others=others if is_open else None,
+            others=others if most_routes is None else None,
         )
     left = effort - relaxation.spent
     columns = [*relaxation.columns, *relaxation.idle]
@@ -196,7 +195,12 @@ def among(
         most_routes=most_routes,
         effort=effort,
     )
-    return Mixed(shares=found.of(columns), value=found.value, bound=found.bound)
+    return Mixed(
+        shares=found.of(columns),
+        value=found.value,
+        bound=found.bound,
+        others=() if most_routes is None else None,
+    )
 
 
 def _binds(caps: Caps) -> bool:
@@ -208,10 +212,7 @@ def is_allowed(tables: Tables, caps: Caps, shares: Shares) -> bool:
     """Whether each route keeps to the caps, and all together to the budgets."""
     if not all(caps.allows(column.amounts) for column, _ in shares):
         return False
-    if not np.isfinite(caps.memory).any():
-        return True
-    together = memory_together(tables, (column.pieces for column, _ in shares))
-    return bool((together <= caps.memory).all())
+    return fits_together(tables, caps, shares)
 
 
 def relaxed(tables: Tables, wish: Wish, caps: Caps, effort: float) -> Relaxation:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from edge_agent.planning.amounts import CLOSE, Caps
+from edge_agent.planning.caps import fits_together
 from edge_agent.planning.mixture import (
     PENALTY,
     SHORT,
@@ -24,7 +25,10 @@ from edge_agent.planning.packing import Packing
 from edge_agent.planning.shortest import Pieces, Weights, cheapest
 from edge_agent.planning.tables import Tables
 
-_ROUNDS = 20
+_ROUNDS, _FEW_ROUNDS = 20, 2
+"""Searches for further routes, each of which takes about as long as a step of the programme before:
+of short models, of long ones.
+"""
 _ROOM = 1e-13
 """As much as sums of floats may leave of a limit."""
 
@@ -40,12 +44,22 @@ def quickest_as_fast(
     """
     if _busiest_s(shares) <= 0.0:
         return shares
+    hurried = _hurried(tables, caps, shares)
+    if others is not None:
+        if hurried.is_short:
+            hurried.add(others)
+        hurried.look_further(_ROUNDS if hurried.is_short else _FEW_ROUNDS)
+        found = hurried.best()
+        if fits_together(tables, caps, found):
+            return found
+        hurried = _hurried(tables, caps, shares)
+    return hurried.best()
+
+
+def _hurried(tables: Tables, caps: Caps, shares: Shares) -> _Hurried:
     hurried = _Hurried(tables=tables, caps=caps, shares=shares)
     hurried.add([column for column, _ in shares])
-    if others is not None and hurried.is_short:
-        hurried.add(others)
-        hurried.look_further()
-    return hurried.best()
+    return hurried
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -76,9 +90,9 @@ class _Hurried:
         self.columns |= fresh
         return bool(fresh)
 
-    def look_further(self) -> None:
+    def look_further(self, rounds: int) -> None:
         """Add the routes that a mixture of the least mean time at the rate has."""
-        for _ in range(_ROUNDS):
+        for _ in range(rounds):
             columns = list(self.columns.values())
             programme = self._served(columns)
             if programme is None:

@@ -15,7 +15,7 @@ from edge_agent.planning.mixture import Wish
 from edge_agent.planning.planner import caps_of, plan, tables_of
 from edge_agent.planning.ties import quickest_as_fast
 from edge_agent.plans import Bound, Target
-from edge_agent.problems import Problem
+from edge_agent.problems import PlannedDevice, Problem
 from tests.planning.made_pairs import both_ways, one_segment
 from tests.planning.oracle.problems_made import small_problem
 from tests.simulation.made_problems import (
@@ -90,6 +90,35 @@ def test_a_mixture_is_as_fast_as_before_and_no_route_is_slower() -> None:
         fewer += len(found) < len(mixed.shares)
     assert quicker
     assert fewer
+
+
+def test_budgets_that_do_not_bind_make_nothing_slower() -> None:
+    """Whether a budget binds is not known before: everything in every form would not fit here."""
+    looked_at = slower = 0
+    for seed in range(120):
+        made = replace(small_problem(random.Random(seed)), bounds=(), most_routes=None)
+        made = replace(made, devices=tuple(_with_memory(d, 1e15) for d in made.devices))
+        free = plan(made, Target.THROUGHPUT)
+        if not isinstance(free, Distribution) or len(free.routes) < 2:
+            continue
+        room = 1.5 * free.metrics.peak_memory_bytes
+        tight = replace(made, devices=tuple(_with_memory(d, room) for d in made.devices))
+        tables = tables_of(tight, Target.THROUGHPUT)
+        assert tables is not None
+        if not np.isfinite(caps_of(tables).memory).any():
+            continue
+        looked_at += 1
+        found = best(tight)
+        assert found.metrics.throughput_per_s == pytest.approx(free.metrics.throughput_per_s)
+        slower += found.metrics.latency_s > free.metrics.latency_s * (1 + 1e-6)
+    assert looked_at >= 50
+    # The quickest of all may need more memory than there is.
+    assert slower <= looked_at // 20
+
+
+def _with_memory(made: PlannedDevice, room: float) -> PlannedDevice:
+    units = tuple(replace(unit, memory_bytes=None) for unit in made.units)
+    return replace(made, memory_bytes=round(room), units=units)
 
 
 def test_where_memory_is_free_no_mixture_that_is_as_fast_is_quicker() -> None:
