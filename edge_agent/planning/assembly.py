@@ -341,7 +341,7 @@ class Assembly:
             is_half = is_open
             if not is_open.any():
                 return bound, there, self._undecided(node, there, bound)
-        score = np.where(is_half, needed * (0.1 + self.parts), -1.0)
+        score = np.where(is_half, self.parts * (0.1 + needed), -1.0)
         place, form = divmod(int(score.argmax()), score.shape[1])
         return bound, there, (place, form)
 

@@ -30,15 +30,20 @@ def test_the_planner_agrees_with_brute_force_on_whatever_is_drawn(made: Problem)
 @pytest.mark.long
 @pytest.mark.parametrize("seed", LONG_SEEDS)
 def test_the_planner_agrees_with_brute_force_on_many_problems(seed: int) -> None:
-    tally = compare(small_problems_from(seed, 25))
-    assert list(tally.problems()) == []
+    agrees_on_many(seed)
 
 
 @pytest.mark.many
 @pytest.mark.parametrize("seed", MANY_SEEDS)
 def test_the_planner_agrees_with_brute_force_on_five_thousand_problems(seed: int) -> None:
+    agrees_on_many(seed)
+
+
+def agrees_on_many(seed: int) -> None:
+    """Of 25 problems for five targets most have one right answer, and all of these are given."""
     tally = compare(small_problems_from(seed, 25))
     assert list(tally.problems()) == []
+    assert tally.compared >= 75
 
 
 def test_a_tiny_share_of_a_very_slow_route_is_known_exactly() -> None:
