@@ -20,7 +20,14 @@ from edge_agent.planning.short import (
 from edge_agent.plans import Target
 
 _TITLES = (
-    *("best for", "ms", "per s", JOULES_TITLE, "memory", "on the wire", "gap", "distribution"),
+    "best for",
+    "ms",
+    "per s",
+    JOULES_TITLE,
+    "memory",
+    "on the wire",
+    "gap",
+    "distribution",
 )
 
 

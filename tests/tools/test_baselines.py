@@ -226,7 +226,7 @@ def test_replicas_serve_by_their_rates() -> None:
 
 def test_what_may_not_be_deployed_is_not_possible() -> None:
     small = [_device(name, [times(ONE, [0.01] * 4)], memory_bytes=150) for name in ("a", "b")]
-    with pytest.raises(NotPossible, match="a has 150 bytes of memory, 200 are needed"):
+    with pytest.raises(NotPossible, match="a has 150 B of memory, 200 B are needed"):
         priced(_problem(*small), Target.LATENCY, even_split)
     with pytest.raises(NotPossible, match="no device runs the whole model"):
         priced(_problem(*small), Target.LATENCY, best_single_device)
