@@ -340,21 +340,10 @@ class Assembly:
             self._deploy(there | is_open)
             is_half = is_open
             if not is_open.any():
-                return bound, there, self._undecided(node, there, bound)
+                return bound, there, None
         score = np.where(is_half, self.parts * (0.1 + needed), -1.0)
         place, form = divmod(int(score.argmax()), score.shape[1])
         return bound, there, (place, form)
-
-    def _undecided(self, node: _Node, there: Flags, bound: float) -> tuple[int, int] | None:
-        """What else may be there, where the arenas keep the routes from what the node promises."""
-        if self.value <= bound * (1.0 + CLOSE):
-            return None
-        left = self.caps.memory - self._bytes(there)
-        may = (self.sizes > 0.0) & ~there & ~node.banned & (self.sizes <= left[self.pool_of])
-        if not may.any():
-            return None
-        place, form = divmod(int(np.where(may, self.parts, -1.0).argmax()), may.shape[1])
-        return place, form
 
     def _bytes(self, there: Flags) -> Floats:
         by_form = np.where(there, self.sizes, 0.0).sum(axis=0)
