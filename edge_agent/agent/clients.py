@@ -525,7 +525,7 @@ class Clients:
             connection.memory = None
         if connection.replies:
             for reply in connection.replies:
-                reply.lose()
+                reply.is_lost = True
             connection.replies.clear()
             self._control.has_lost_client()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 from edge_agent.wire.messages import Message
@@ -13,16 +12,8 @@ class Reply:
 
     def __init__(self, send: Callable[[Message], None]) -> None:
         self._send = send
-        self._is_lost = threading.Event()
+        self.is_lost = False
+        """Whether the client is gone; once so, it stays so."""
 
     def __call__(self, message: Message) -> None:
         self._send(message)
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether the client is gone."""
-        return self._is_lost.is_set()
-
-    def lose(self) -> None:
-        """The client is gone."""
-        self._is_lost.set()

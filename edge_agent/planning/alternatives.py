@@ -16,14 +16,13 @@ from edge_agent.planning.missing import why_idle
 from edge_agent.planning.planner import EFFORT, attempt, is_free, tables_of
 from edge_agent.planning.short import value_text
 from edge_agent.planning.shortest import Paths, Weights, cheapest
-from edge_agent.planning.tables import Floats, Tables
+from edge_agent.planning.tables import Floats
 from edge_agent.planning.unreached import why_unreached
 from edge_agent.plans import ADDITIVE, Target
 from edge_agent.problems import PlannedDevice, Problem, SegmentPin
 
 _MOST_EFFORT = 300_000.0
 """For each alternative that has to be planned, at most."""
-_NO_BETTER = "no better with it"
 _VERBS = {Target.THROUGHPUT: "gives", Target.MEMORY: "needs"}
 
 
@@ -128,8 +127,9 @@ def _why_left(
     own = found.metrics.value(target)
     if with_it is not None:
         which = "the best route found" if target in ADDITIVE else "the best found"
-        text = _compared_text(target, which, with_it.metrics.value(target), "this one", own)
-        if target is Target.THROUGHPUT and text.startswith(_NO_BETTER):
+        value = with_it.metrics.value(target)
+        text = _compared_text(target, which, value, "this one", own)
+        if target is Target.THROUGHPUT and value_text(target, value) == value_text(target, own):
             return f"{text}; this one is limited by {_bottlenecks_text(problem, found)}"
         return text
     if target not in ADDITIVE:
@@ -149,7 +149,7 @@ def _compared_text(
     verb = _VERBS.get(target, "takes")
     shown, other_shown = value_text(target, value), value_text(target, other_value)
     if shown == other_shown:
-        return f"{_NO_BETTER}: {what} that uses it {verb} {shown} as well"
+        return f"no better with it: {what} that uses it {verb} {shown} as well"
     return f"{what} that uses it {verb} {shown}, {other_what} {other_shown}"
 
 
@@ -181,7 +181,7 @@ class _Sought:
     def of(cls, problem: Problem, target: Target) -> _Sought:
         tables = tables_of(problem, target)
         assert tables is not None, "there is a distribution"
-        paths = cheapest(tables, _weights(tables, target))
+        paths = cheapest(tables, Weights.of(tables, target))
         return cls(paths=paths, reached=forward(paths), is_free=is_free(tables))
 
     def through(self, device: DeviceId) -> tuple[float, int]:
@@ -194,15 +194,6 @@ class _Sought:
         costs = (self.reached[:, own] + self.paths.tails[1:, 0][:, own]).min(axis=1)
         segment = int(costs.argmin())
         return float(costs[segment]), segment
-
-
-def _weights(tables: Tables, target: Target) -> Weights:
-    none = Weights.none(tables)
-    if target is Target.ENERGY:
-        return replace(none, joules=none.joules + 1.0)
-    if target is Target.BYTES:
-        return replace(none, size_bytes=none.size_bytes + 1.0)
-    return Weights.of_time(tables)
 
 
 def forward(paths: Paths) -> Floats:

@@ -64,6 +64,11 @@ class Caps:
             ([self.seconds, self.joules, self.size_bytes], self.loads, self.memory)
         )
 
+    @property
+    def is_sized(self) -> bool:
+        """Whether a memory has a budget."""
+        return bool(np.isfinite(self.memory).any())
+
     def allows(self, found: Amounts) -> bool:
         """Whether a route keeps to them, but for what sums of floats leave."""
         room = 1.0 + CLOSE

@@ -119,11 +119,6 @@ class Assembly:
         self._uses = np.zeros((0, tables.places, forms), bool)
         self._is_allowed = np.zeros(0, bool)
 
-    @property
-    def is_sized(self) -> bool:
-        """Whether a memory has a budget."""
-        return bool(np.isfinite(self.caps.memory).any())
-
     def build(self, columns: Sequence[Column], *, has_best_alone: bool = False) -> None:
         """Put mixtures together, from these routes and new ones, without looking at what is where
         in the memories. `has_best_alone`: the best route alone is among them."""
@@ -131,7 +126,7 @@ class Assembly:
         caps = self.caps
         if np.isfinite([caps.seconds, caps.joules, caps.size_bytes]).any():
             self._legal()
-        if not has_best_alone and (self.is_sized or self.most_routes is not None):
+        if not has_best_alone and (self.caps.is_sized or self.most_routes is not None):
             self._alone()
         self._together(self._allowed())
         if self.most_routes is not None:
@@ -207,7 +202,7 @@ class Assembly:
         """The relaxation over routes that keep to the caps, each found under all of them."""
         programme = self._programme(self.tables, Caps.none(self.tables))
         programme.add([c for c in self.known.columns if self.caps.allows(c.amounts)])
-        is_all = not np.isfinite(self.caps.memory).any() and self.most_routes is None
+        is_all = not self.caps.is_sized and self.most_routes is None
         stop = self.spent + self.effort * (1.0 if is_all else _LEGAL_EFFORT)
         each = (stop - self.spent) * _ONE_EFFORT
         while self.spent < stop:

@@ -21,7 +21,7 @@ def memory_together(tables: Tables, routes: Iterable[Pieces]) -> Floats:
 
 def fits_together(tables: Tables, caps: Caps, shares: Shares) -> bool:
     """Whether these routes keep to the budgets together."""
-    if not np.isfinite(caps.memory).any():
+    if not caps.is_sized:
         return True
     together = memory_together(tables, (column.pieces for column, _ in shares))
     return bool((together <= caps.memory).all())

@@ -43,7 +43,7 @@ _LARGE = 0.1
 def search(assembly: Assembly) -> None:
     """Look for the best mixture until the effort is spent or nothing can be better; for nothing
     where no memory has a budget."""
-    if not assembly.is_sized:
+    if not assembly.caps.is_sized:
         return
     _start(assembly, _until(assembly, _STARTS_EFFORT))
     _decide_all(assembly, _until(assembly, _TREE_EFFORT))

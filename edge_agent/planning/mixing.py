@@ -104,7 +104,7 @@ def mix(
     left = effort - relaxation.spent
     columns = [*relaxation.columns, *relaxation.idle]
     pipeline: Column | None = None
-    if wish.target is Target.THROUGHPUT and np.isfinite(caps.memory).any() and not enough:
+    if wish.target is Target.THROUGHPUT and caps.is_sized and not enough:
         one = best_pipeline(tables, caps, effort)
         left = max(left - one.spent, _LEAST_LEFT * effort)
         if one.pieces is not None:
@@ -205,7 +205,7 @@ def among(
 
 def _binds(caps: Caps) -> bool:
     singles = (caps.seconds, caps.joules, caps.size_bytes)
-    return bool(np.isfinite(singles).any() or np.isfinite(caps.memory).any())
+    return caps.is_sized or bool(np.isfinite(singles).any())
 
 
 def is_allowed(tables: Tables, caps: Caps, shares: Shares) -> bool:

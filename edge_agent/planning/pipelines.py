@@ -29,13 +29,13 @@ def best_pipeline(tables: Tables, caps: Caps, effort: float) -> Found:
         return found
     quickest = best_route(tables, Weights.of_time(tables), caps, effort=_QUICK * effort)
     spent = found.spent + quickest.spent
-    for start in (found.pieces, quickest.pieces):
+    limit = limits(tables, caps)
+    # The two may be the same.
+    for start in dict.fromkeys((found.pieces, quickest.pieces)):
         if start is None:
             continue
         counted = Effort(most=_NEAR * effort)
-        near = Neighbours(
-            tables=tables, aim=aim, limit=limits(tables, caps), prices={}, effort=counted
-        )
+        near = Neighbours(tables=tables, aim=aim, limit=limit, prices={}, effort=counted)
         pieces = near.improved(start, counted.most, found.bound)
         spent += counted.spent
         value = aimed(tables, aim, demanded(tables, pieces))

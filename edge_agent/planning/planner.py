@@ -329,13 +329,7 @@ class _Search:
 
     def _cheapest(self) -> _Outcome:
         """Least energy or bytes."""
-        none = Weights.none(self.tables)
-        is_energy = self.target is Target.ENERGY
-        weights = (
-            replace(none, joules=none.joules + 1.0)
-            if is_energy
-            else replace(none, size_bytes=none.size_bytes + 1.0)
-        )
+        weights = Weights.of(self.tables, self.target)
         pieces, least = self._alone(weights, self.caps)
         if pieces is None:
             return _Nothing(is_certain=bool(np.isinf(least)))
@@ -371,7 +365,7 @@ class _Search:
 
     def _fastest_alone(self) -> _Outcome:
         """The fastest route alone."""
-        if np.isfinite(self.caps.memory).any():
+        if self.caps.is_sized:
             return self._single(best_pipeline(self.tables, self.caps, self.effort))
         return self._bottleneck(Bottleneck.LOADS)
 

@@ -131,7 +131,7 @@ def _compared(
     if gain <= max(noise, policy.least_gain):
         is_change, reason = False, f"{told} is within {least}"
     else:
-        is_change, balance = _balance(problem, target, kept, best, cost, policy)
+        is_change, balance = _balance(problem, target, kept, best, gain, cost, policy)
         reason = f"{told}, more than {least}; it {balance}" if is_change else f"{told} {balance}"
     if not is_change and is_reshared:
         reason += "; the deployed routes get other shares"
@@ -157,6 +157,7 @@ def _balance(
     target: Target,
     kept: Distribution,
     best: Distribution,
+    gain: float,
     cost: Change,
     policy: ReplanPolicy,
 ) -> tuple[bool, str]:
@@ -164,7 +165,7 @@ def _balance(
     horizon_s = policy.horizon_s
     in_the_horizon = f"in {horizon_s:g} s"
     if target in (Target.LATENCY, Target.THROUGHPUT):
-        saved_s = _gain(target, kept, best) * horizon_s
+        saved_s = gain * horizon_s
         return saved_s > cost.seconds, (
             f"saves {saved_s:.3g} s {in_the_horizon}, and the change takes {cost.seconds:.3g} s"
         )

@@ -128,17 +128,11 @@ def value_text(target: Target, value: float) -> str:
 
 def apart_texts(target: Target, limit: float, value: float) -> tuple[str, str]:
     """Two values as of `value_text`, with the digits that tell them apart if they differ."""
-    texts = (
+    found = [
         (_value_text(target, limit, digits), _value_text(target, value, digits))
         for digits in range(4, 17)
-    )
-    found = first = next(texts)
-    while found[0] == found[1]:
-        following = next(texts, None)
-        if following is None:
-            return first
-        found = following
-    return found
+    ]
+    return next((texts for texts in found if texts[0] != texts[1]), found[0])
 
 
 def _value_text(target: Target, value: float, digits: int) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 
 from edge_agent.distributions import PlacedSubgraph, Route, Step
 from edge_agent.planning.tables import Floats, Ints, Sends, Tables
+from edge_agent.plans import Target
 from edge_agent.subgraphs import SegmentRange
 
 Pieces = tuple[tuple[int, int], ...]
@@ -47,6 +48,18 @@ class Weights:
             loads=np.zeros((count, len(tables.resources))),
             memory=np.zeros((count, len(tables.pools))),
         )
+
+    @classmethod
+    def of(cls, tables: Tables, target: Target) -> Weights:
+        """The metric of a target counts where it adds up over a route, else the seconds."""
+        none = cls.none(tables)
+        match target:
+            case Target.ENERGY:
+                return replace(none, joules=none.joules + 1.0)
+            case Target.BYTES:
+                return replace(none, size_bytes=none.size_bytes + 1.0)
+            case Target.LATENCY | Target.THROUGHPUT | Target.MEMORY:
+                return cls.of_time(tables)
 
     @classmethod
     def of_time(cls, tables: Tables) -> Weights:

@@ -44,7 +44,7 @@ def quickest_as_fast(
     """
     if _busiest_s(shares) <= 0.0:
         return shares
-    hurried = _hurried(tables, caps, shares)
+    hurried = _Hurried(tables=tables, caps=caps, shares=shares)
     if others is not None:
         if hurried.is_short:
             hurried.add(others)
@@ -52,14 +52,8 @@ def quickest_as_fast(
         found = hurried.best()
         if fits_together(tables, caps, found):
             return found
-        hurried = _hurried(tables, caps, shares)
+        hurried = _Hurried(tables=tables, caps=caps, shares=shares)
     return hurried.best()
-
-
-def _hurried(tables: Tables, caps: Caps, shares: Shares) -> _Hurried:
-    hurried = _Hurried(tables=tables, caps=caps, shares=shares)
-    hurried.add([column for column, _ in shares])
-    return hurried
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -74,6 +68,7 @@ class _Hurried:
     def __post_init__(self) -> None:
         self.busiest_s = _busiest_s(self.shares)
         self.slowest_s = max(column.amounts.seconds for column, _ in self.shares)
+        self.add([column for column, _ in self.shares])
 
     @property
     def is_short(self) -> bool:

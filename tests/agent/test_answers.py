@@ -181,7 +181,7 @@ def test_what_is_planned_for_a_client_that_is_gone_is_unwanted(
     agent = Agent(lambda _: told("of the first"))
     answer_of(agent)
     assert not agent.is_unwanted()
-    agent.replies[0].lose()
+    agent.replies[0].is_lost = True
     assert agent.is_unwanted()
     answers_of(agent).has_lost_client()
     assert agent.looked_again.acquire(timeout=10.0)
