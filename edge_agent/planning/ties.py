@@ -25,10 +25,7 @@ from edge_agent.planning.packing import Packing
 from edge_agent.planning.shortest import Pieces, Weights, cheapest
 from edge_agent.planning.tables import Tables
 
-_ROUNDS, _FEW_ROUNDS = 20, 2
-"""Searches for further routes, each of which takes about as long as a step of the programme before:
-of short models, of long ones.
-"""
+_ROUNDS = 20
 _ROOM = 1e-13
 """As much as sums of floats may leave of a limit."""
 
@@ -45,10 +42,9 @@ def quickest_as_fast(
     if _busiest_s(shares) <= 0.0:
         return shares
     hurried = _Hurried(tables=tables, caps=caps, shares=shares)
-    if others is not None:
-        if hurried.is_short:
-            hurried.add(others)
-        hurried.look_further(_ROUNDS if hurried.is_short else _FEW_ROUNDS)
+    if others is not None and hurried.is_short:
+        hurried.add(others)
+        hurried.look_further()
         found = hurried.best()
         if fits_together(tables, caps, found):
             return found
@@ -85,9 +81,9 @@ class _Hurried:
         self.columns |= fresh
         return bool(fresh)
 
-    def look_further(self, rounds: int) -> None:
+    def look_further(self) -> None:
         """Add the routes that a mixture of the least mean time at the rate has."""
-        for _ in range(rounds):
+        for _ in range(_ROUNDS):
             columns = list(self.columns.values())
             programme = self._served(columns)
             if programme is None:
