@@ -21,7 +21,15 @@ from edge_agent.planning.amounts import CLOSE, Aim, Bottleneck, Caps
 from edge_agent.planning.every import every_route
 from edge_agent.planning.known import Flags, Known
 from edge_agent.planning.labels import best_route
-from edge_agent.planning.mixture import Column, Relaxation, Shares, Wish, columns_of
+from edge_agent.planning.mixture import (
+    Column,
+    Relaxation,
+    Shares,
+    Wish,
+    columns_of,
+    seeds,
+    sweep_effort,
+)
 from edge_agent.planning.served import Served
 from edge_agent.planning.shortest import Pieces, Weights
 from edge_agent.planning.tables import Floats, Ints, Tables
@@ -322,8 +330,11 @@ class Assembly:
         if programme is None:
             return None
         bound = max(programme.bound, node.bound)
-        if self._is_worse(bound) or not np.isfinite(programme.value()):
+        if self._is_worse(bound):
             return None
+        if not np.isfinite(programme.value()):
+            # Nothing was found so far, which need not be all that there is.
+            return bound, there, None
         needed = np.zeros_like(self.sizes)
         for column, share in programme.shares():
             needed += share * self._used(column.pieces)
@@ -373,6 +384,10 @@ class Assembly:
             by_form = np.where(uses[able] & there, self.sizes, 0.0).sum(axis=1)
             memory = memory - by_form @ (self.pool_of[:, None] == np.arange(len(left)))
             programme.add([known[at] for at in able], memory)
+        else:
+            # Without a route there are no prices at which one could be missed.
+            programme.add(seeds(rest))
+            programme.spent += sweep_effort(rest, 2)
         programme.improve(self.effort * _STEP_EFFORT)
         self.spent += NODE_EFFORT + programme.spent + _SEED_EFFORT * len(known)
         found = programme.columns + programme.idle

@@ -90,7 +90,7 @@ def mix(
     is_free = not _binds(caps)
     relaxation = relaxed(tables, wish, caps, effort * (1.0 if is_free else _RELAXED_EFFORT))
     value, shares = relaxation.value(), relaxation.shares()
-    if np.isinf(value) and relaxation.is_settled:
+    if np.isinf(relaxation.bound):
         return Mixed(shares=(), value=np.inf, bound=np.inf)
     is_few = most_routes is None or len(shares) <= most_routes
     if np.isfinite(value) and is_few and is_allowed(tables, caps, shares):

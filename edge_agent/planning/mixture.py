@@ -100,7 +100,8 @@ class Relaxation:
     Infinity where no mixture reaches the rate."""
     spent: float = 0.0
     is_settled: bool = False
-    """Whether no route is missing: the programme is solved to its optimum."""
+    """Whether no route that is missed was found: the programme is solved to its optimum, but for
+    what the prices of arenas leave out."""
     _seen: set[Pieces] = field(default_factory=set)
     _packing: Packing = field(init=False)
     best_prices: Floats | None = None
@@ -198,8 +199,6 @@ class Relaxation:
             if not added and self.best_prices is not None:
                 added = self._price(prices[None])
             self.is_settled = not added or self._is_closed()
-            if self.is_settled and not self.is_rate and not self._is_served:
-                self.bound = np.inf
 
     def _smoothed(self, prices: Floats) -> Floats:
         """(b, rows): prices between those in force and those of the best bound."""
@@ -325,7 +324,11 @@ class Relaxation:
         )
         if self.is_rate:
             paid = float(prices[:count].sum())
-            bound = self.scale_s * (total - known) / paid if paid > 0.0 else 0.0
+            if paid > 0.0:
+                bound = self.scale_s * (total - known) / paid
+            else:
+                # Every route exceeds the caps at these prices.
+                bound = np.inf if total - known > 1e-6 * total else 0.0
         else:
             room = float(prices[:count] @ self._packing.limits[:count])
             bound = (total - known - room) * self.cost_scale

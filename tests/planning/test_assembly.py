@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edge_agent.distributions import Distribution
-from edge_agent.planning.amounts import CLOSE
+from edge_agent.planning.amounts import CLOSE, Caps
 from edge_agent.planning.assembly import Assembly
 from edge_agent.planning.caps import memory_together
 from edge_agent.planning.iterated import search
@@ -17,6 +17,7 @@ from edge_agent.planning.known import Known
 from edge_agent.planning.mixing import every_column, relaxed
 from edge_agent.planning.mixture import Wish
 from edge_agent.planning.planner import plan
+from edge_agent.planning.tables import Tables
 from edge_agent.planning.together import together
 from edge_agent.plans import Bound, Target
 from edge_agent.problems import Problem
@@ -27,6 +28,18 @@ from tests.planning.oracle.mixtures import least_busy
 from tests.planning.oracle.problems_made import middle_problem, plain_problem
 
 RATE = Wish(target=Target.THROUGHPUT)
+
+
+def blank(tables: Tables, caps: Caps, effort: float) -> Assembly:
+    """One that knows no route."""
+    return Assembly(
+        tables=tables,
+        known=Known(tables=tables),
+        wish=RATE,
+        caps=caps,
+        most_routes=None,
+        effort=effort,
+    )
 
 
 def assembled(problem: Problem, effort: float, most_routes: int | None = None) -> Assembly:
@@ -63,6 +76,38 @@ def test_small_problems_are_as_good_as_when_all_routes_are_looked_at(seed: int) 
         assert want * (1 - 1e-6) <= found.value <= want * 1.05
         memory = memory_together(tables, (column.pieces for column, _ in found.shares))
         assert (memory <= caps.memory).all()
+
+
+@pytest.mark.parametrize("effort", [1e3, 3e4])
+def test_bounds_hold_whatever_routes_are_known_and_whatever_the_effort(effort: float) -> None:
+    compared = 0
+    for problem in (p for seed in range(110, 120) for p in forkless(seed, 6)):
+        tables, caps = tabled(replace(problem, most_routes=None))
+        columns = every_column(tables, caps)
+        if not columns or not np.isfinite(caps.memory).any() or len(columns) > 100:
+            continue
+        known = Known(tables=tables)
+        known.meet(columns)
+        things = residency(known.things.uses, known.things.bytes, caps.memory)
+        want = least_busy(known.loads, things).value
+        started = blank(tables, caps, effort)
+        nothing = np.zeros_like(started.sizes, dtype=bool)
+        assert started.decide(nothing, nothing, effort) <= want * (1 + 1e-6)
+        # Where memory and latency are short at once, no route may be found; that is no proof.
+        relaxation = relaxed(tables, RATE, caps, effort)
+        assert relaxation.bound <= want * (1 + 1e-6)
+        compared += 1
+    assert compared >= 10
+
+
+def test_routes_are_found_where_none_that_is_known_is_able() -> None:
+    # Each device is quick at one half, and holds one half.
+    tables, caps = tabled(pair((1.0, 4.0), (4.0, 1.0), memory_bytes=100))
+    started = blank(tables, caps, 1e5)
+    there = np.zeros_like(started.sizes, dtype=bool)
+    there[0, 0] = there[1, 1] = True
+    assert started.decide(there, ~there, 1e5) == pytest.approx(1.0)
+    assert started.value == pytest.approx(1.0)
 
 
 def test_weights_that_are_there_need_no_room_for_a_second_route() -> None:
