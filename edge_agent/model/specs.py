@@ -15,6 +15,8 @@ from edge_agent.model.values import spec_of, spec_of_tensor, type_text, value_in
 from edge_agent.tensors import Array, Shape, TensorName, TensorSpec, ValueSpecs
 
 _MAX_ROUNDS = 8
+_MOST_SIZE = 2**63 - 1
+"""Of a dimension."""
 """Inference and folding feed each other; real models settle after two or three rounds."""
 
 
@@ -84,6 +86,9 @@ def fixed_inputs(
             raise InputMismatch(
                 f'got a shape for "{name}", want one of the tensor inputs: {", ".join(declared)}'
             )
+        if any(size > _MOST_SIZE for size in shape):
+            got = ",".join(map(str, shape))
+            raise InputMismatch(f'input "{name}": got shape [{got}], want sizes below 2^63')
         dims = spec.dims if spec.dims is not None else (None,) * len(shape)
         fits = len(dims) == len(shape) and all(
             size == dim or (size >= 0 and not isinstance(dim, int))

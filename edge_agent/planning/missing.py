@@ -208,12 +208,13 @@ def _over_budget(tables: Tables, searches: _Searches, *, is_proven: bool) -> Obs
         )
         return Obstacle(text=text, is_certain=is_proven)
     needs.sort(key=lambda need: (need.more_bytes, need.pool))
-    least_bytes = needs[0].more_bytes
-    alike = [n.pool for n in needs if n.more_bytes <= least_bytes * 1.05 + 4096]
+    least = _missing(needs[0].more_bytes)
+    # Each is told its own amount: what is enough on one may be too little on another.
+    alike = [need.pool for need in needs if _missing(need.more_bytes) == least]
     others = [f"{_missing(n.more_bytes)} on {n.pool}" for n in needs if n.pool not in alike]
     on = f"any of {', '.join(alike)}" if len(alike) > 1 else alike[0]
     instead = f", or {', or '.join(others[:_SHOWN])}" if others else ""
-    more = f"{_missing(least_bytes)} more on {on}{instead}"
+    more = f"{least} more on {on}{instead}"
     text = f"it needs {more}"
     if not all(need.is_least for need in needs):
         text = f"{more} would be enough, less may be"

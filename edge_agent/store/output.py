@@ -150,6 +150,22 @@ def is_passed_on(path: Path) -> bool:
     return is_special or _descriptor(path) is not None
 
 
+def is_standard_output(path: Path) -> bool:
+    """Whether what is written there comes out with what the command prints."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(1))
+    except OSError:
+        return False
+
+
+def is_same_file(path: Path, other: Path) -> bool:
+    """Whether both are there and one file, by whatever name."""
+    try:
+        return path.samefile(other)
+    except OSError:
+        return False
+
+
 def write_whole(path: Path, text: str) -> None:
     """Write a text as `written_file` does. Raises: StorageError."""
     with written_file(path) as file:

@@ -308,6 +308,39 @@ def test_drawings_go_through_links_and_devices(
     assert full.is_char_device()
 
 
+def test_a_drawing_takes_the_place_of_nothing_that_is_read(
+    net: Path, boards: tuple[str, str], tmp_path: Path, capsys: Shown
+) -> None:
+    stats = tmp_path / "now.json"
+    stats.write_text("{}")
+    model = tmp_path / "model.svg"
+    model.write_bytes(net.read_bytes())
+    profile = tmp_path / "board.svg"
+    profile.write_text("no profile")
+    (tmp_path / "other.svg").symlink_to(model)
+    before = model.read_bytes()
+    asked = planned(model, boards, "--target", "latency", "--pareto", "--svg")
+    for name in ("model.svg", "other.svg"):
+        assert main([*asked, str(tmp_path / name)]) == 2
+        assert "the plan is made of that file, which would be lost" in capsys.readouterr().err
+    assert model.read_bytes() == before
+    assert main(planned(net, boards, "--stats", str(stats), "--timeline", str(stats))) == 2
+    assert stats.read_text() == "{}"
+    read = ["plan", str(net), "--devices", f"x={profile}", "--timeline", str(profile)]
+    assert main(read) == 2
+    assert "which would be lost; name another one" in capsys.readouterr().err
+    assert profile.read_text() == "no profile"
+
+
+def test_with_json_no_drawing_goes_to_standard_output(
+    net: Path, boards: tuple[str, str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(planned(net, boards, "--json", "--timeline", "/dev/stdout")) == 2
+    shown = capfd.readouterr()
+    assert shown.out == ""
+    assert "with --json, standard output is one JSON document; name a file" in shown.err
+
+
 @pytest.mark.parametrize(
     ("further", "message"),
     [

@@ -139,6 +139,7 @@ def test_numbers_that_cannot_be_computed_are_left_unknown(tmp_path: Path) -> Non
     ("shapes", "message"),
     [
         ({"z": (1,)}, 'got a shape for "z", want one of the tensor inputs: x'),
+        ({"x": (2**63, 4)}, r"got shape \[9223372036854775808,4\], want sizes below 2\^63"),
         ({"x": (5, 299)}, r'input "x": got shape \[5,299\], want float32\[batch,300\]'),
         ({"x": (5,)}, r'input "x": got shape \[5\]'),
         ({"x": (-5, 300)}, r'input "x": got shape \[-5,300\]'),

@@ -130,6 +130,13 @@ def test_what_is_told_to_be_missing_is_enough() -> None:
     assert "fits nowhere" in refused(_heavy(52, 11))
 
 
+def test_each_memory_is_told_its_own_amount() -> None:
+    # The last segment takes 33 MB, on either.
+    made = with_device(_heavy(32, 32), A, memory_bytes=32_500_000)
+    reason = refused(with_device(made, B, memory_bytes=32_480_000))
+    assert "it needs 489 KiB more on a, or 508 KiB on b (there are" in reason
+
+
 def test_memory_that_no_single_device_can_make_up_for_is_told_so() -> None:
     # Each refuses what the other one takes.
     made = _heavy(5, 5)
