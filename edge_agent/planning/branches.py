@@ -59,11 +59,19 @@ class ForkOption:
 def with_forks(tables: Tables, target: Target, *, is_quickest: bool) -> Tables:
     """The tables with choices of forks; `is_quickest`: only the latency of routes counts."""
 
+    is_whole = True
+
     def found(known: Tables) -> list[ForkOption]:
-        return _options(known, is_quickest=is_quickest, is_rate=is_at_rate(known.problem, target))
+        nonlocal is_whole
+        every = (
+            None if is_quickest else _worthwhile(known, is_rate=is_at_rate(known.problem, target))
+        )
+        is_whole = is_quickest or every is not None
+        return _soonest(known) if every is None else every
 
     known, options = _at_homes(tables, target, found)
-    return _widened(known, options) if options else tables
+    widened = _widened(known, options) if options else tables
+    return replace(widened, forks=replace(widened.forks, is_whole=is_whole))
 
 
 def with_needed_forks(tables: Tables) -> Tables:
@@ -107,15 +115,22 @@ def _tabulated(tables: Tables, target: Target, homes: set[DeviceId]) -> Tables:
     return found
 
 
-def _options(tables: Tables, *, is_quickest: bool, is_rate: bool) -> list[ForkOption]:
-    every = None if is_quickest else _all_options(tables)
-    if every is not None:
-        most = max(_MOST_CHOICES, _MOST_CELLS // tables.places)
-        for keeps_shared in (True, False) if is_rate else (False,):
-            kept = [_undominated(tables, alike, keeps_shared=keeps_shared) for alike in every]
-            found = [option for alike in kept for option in alike]
-            if len(_slots(found)) <= most:
-                return found
+def _worthwhile(tables: Tables, *, is_rate: bool) -> list[ForkOption] | None:
+    """All ways that may be worth it; None: there are too many."""
+    every = _all_options(tables)
+    if every is None:
+        return None
+    most = max(_MOST_CHOICES, _MOST_CELLS // tables.places)
+    for keeps_shared in (True, False) if is_rate else (False,):
+        kept = [_undominated(tables, alike, keeps_shared=keeps_shared) for alike in every]
+        found = [option for alike in kept for option in alike]
+        if len(_slots(found)) <= most:
+            return found
+    return None
+
+
+def _soonest(tables: Tables) -> list[ForkOption]:
+    """The way of each fork and home that ends soonest."""
     return [
         _option(tables, step)
         for schedule in schedules(tables)

@@ -80,7 +80,7 @@ def _certain(text: str) -> Obstacle:
 
 def _is_proven(tables: Tables, alone: Tables, least: Found, searches: _Searches) -> bool:
     """Whether no route fits: of those that run one request at a time, and of all others."""
-    if not np.isinf(least.bound):
+    if not (np.isinf(least.bound) and alone.forks.is_whole and tables.forks.is_whole):
         return False
     return alone is tables or bool(np.isinf(searches.least_bytes(tables).bound))
 
@@ -216,7 +216,7 @@ def _over_budget(tables: Tables, searches: _Searches, *, is_proven: bool) -> Obs
     instead = f", or {', or '.join(others[:_SHOWN])}" if others else ""
     more = f"{least} more on {on}{instead}"
     text = f"it needs {more}"
-    if not all(need.is_least for need in needs):
+    if not (is_proven and all(need.is_least for need in needs)):
         text = f"{more} would be enough, less may be"
     return Obstacle(text=f"{fits}, divided or not: {text} (there are {has})", is_certain=is_proven)
 
@@ -269,7 +269,7 @@ def _over_bound(tables: Tables, known: Found | None, searches: _Searches) -> str
     limit = tables.problem.bound(Target.MEMORY)
     if limit is None:
         return ""
-    least = known or searches.least_bytes(tables)
+    least = _of_all(tables, known or searches.least_bytes(tables))
     if least.value <= limit:
         return ""
     reach = "beyond reach" if least.bound > limit else "not reached"
@@ -278,6 +278,11 @@ def _over_bound(tables: Tables, known: Found | None, searches: _Searches) -> str
         f"{reach}: {Target.MEMORY} of at most {most} on the fullest device: {_least(least)} is "
         f"{shown}"
     )
+
+
+def _of_all(tables: Tables, found: Found) -> Found:
+    """The same; where ways to run forks were left out, nothing bounds what these may reach."""
+    return found if tables.forks.is_whole else replace(found, bound=0.0)
 
 
 def _least(found: Found) -> str:
@@ -311,6 +316,7 @@ def _out_of_bounds(problem: Problem, tables: Tables, searches: _Searches) -> str
         if bound.target is Target.MEMORY:
             continue  # It can be kept to: see `_over_bound`.
         best = _best(tables, caps, bound.target, searches)
+        best = None if best is None else _of_all(tables, best)
         if best is not None and best.value > bound.limit:
             is_proven &= best.bound > bound.limit
             limit, shown = apart_texts(bound.target, bound.limit, best.value)

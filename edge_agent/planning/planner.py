@@ -83,7 +83,14 @@ def _searched(problem: Problem, target: Target, effort: float) -> Distribution |
         problem=problem, tables=tables, target=target, effort=effort, caps=caps_of(tables)
     )
     found = search.run()
-    return search.distribution(found) if isinstance(found, _Found) else found
+    is_whole = tables.forks.is_whole
+    if isinstance(found, _Nothing):
+        return _Nothing(is_certain=found.is_certain and is_whole)
+    answer = search.distribution(found)
+    if target is Target.MEMORY and not is_whole:
+        # Ways to run forks that were left out may need less.
+        answer = replace(answer, bound=_nothing_known(target))
+    return answer
 
 
 def _known(problem: Problem, target: Target, routes: tuple[Route, ...]) -> Distribution:

@@ -59,6 +59,8 @@ class Forks:
     """(e,)"""
     demands: Floats
     """(e, columns): as a row of `amounts`."""
+    is_whole: bool = True
+    """Whether no way is left out that may be worth it for more than being the quickest."""
 
     @classmethod
     def none(cls, columns: int) -> Forks:

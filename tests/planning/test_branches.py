@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 
@@ -9,7 +10,8 @@ import numpy as np
 import pytest
 
 from edge_agent.devices import DeviceId, UnitId
-from edge_agent.distributions import Distribution, PlacedFork
+from edge_agent.distributions import Distribution, Infeasible, PlacedFork
+from edge_agent.planning import branches
 from edge_agent.planning.amounts import amounts
 from edge_agent.planning.branches import with_forks, with_needed_forks
 from edge_agent.planning.caps import memory_together
@@ -26,7 +28,7 @@ from edge_agent.planning.planner import plan
 from edge_agent.planning.schedules import schedules
 from edge_agent.planning.shortest import Pieces, Weights, as_route, cheapest
 from edge_agent.planning.tables import Tables, tabulate
-from edge_agent.plans import Target
+from edge_agent.plans import Bound, Target
 from edge_agent.problems import Link, PlannedDevice, PlannedUnit, Problem
 from edge_agent.profiles import SegmentTimes
 from edge_agent.subgraphs import SegmentRange
@@ -150,23 +152,51 @@ def test_a_device_that_must_not_be_used_hands_no_branches_to_others() -> None:
     assert found.metrics.latency_s == pytest.approx(3.0)
 
 
+def weighty(problem: Problem) -> Problem:
+    """With weights, most of them those of the branches."""
+    segments = tuple(
+        replace(s, weight_bytes=w, working_bytes=10)
+        for s, w in zip(problem.summary.segments, (500, 2000, 500), strict=True)
+    )
+    return replace(problem, summary=replace(problem.summary, segments=segments))
+
+
 def test_where_no_memory_holds_a_segment_whole_its_branches_are_on_two_devices() -> None:
     devices = device(A, 0.01, 0.1, 0.01, memory_bytes=1700)
     others = device(B, 0.01, 0.1, 0.01, memory_bytes=1700)
-    problem = forked(devices, others, latency_s=1.0)
-    problem = replace(
-        problem,
-        summary=replace(
-            problem.summary,
-            segments=tuple(
-                replace(s, weight_bytes=w, working_bytes=10)
-                for s, w in zip(problem.summary.segments, (500, 2000, 500), strict=True)
-            ),
-        ),
-    )
-    found = planned(problem)
+    found = planned(weighty(forked(devices, others, latency_s=1.0)))
     assert has_fork(found)
     assert found.is_optimal
+
+
+def test_where_ways_to_run_forks_are_left_out_nothing_is_called_certain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = weighty(forked(device(A, 0.01, 0.1, 0.01), device(B, 0.01, 0.1, 0.01)))
+    best = planned(made, Target.MEMORY)
+    assert best.gap == 0.0
+    tight = replace(made, devices=tuple(replace(d, memory_bytes=10) for d in made.devices))
+    nowhere = plan(tight, Target.LATENCY)
+    assert isinstance(nowhere, Infeasible)
+    assert nowhere.is_certain
+    assert nowhere.reason.startswith("it fits nowhere")
+    bounded = replace(made, bounds=(Bound(target=Target.MEMORY, limit=10.0),))
+    beyond = plan(bounded, Target.LATENCY)
+    assert isinstance(beyond, Infeasible)
+    assert beyond.reason.startswith("beyond reach")
+
+    monkeypatch.setattr(branches, "_MOST_LOOKED_AT", 0)
+    assert math.isinf(planned(made, Target.MEMORY).gap)
+    # The quickest way is all that the latency needs.
+    assert planned(made).gap == 0.0
+    nowhere, beyond = plan(tight, Target.LATENCY), plan(bounded, Target.LATENCY)
+    assert isinstance(nowhere, Infeasible)
+    assert isinstance(beyond, Infeasible)
+    assert not nowhere.is_certain
+    assert "nothing was found that fits" in nowhere.reason
+    assert "would be enough, less may be" in nowhere.reason
+    assert not beyond.is_certain
+    assert beyond.reason.startswith("not reached: memory")
 
 
 def _fork_tables(seed: int) -> Tables | None:
