@@ -5,17 +5,11 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 from edge_agent.cli.plan_options import ALL, asked_targets
 from edge_agent.errors import UsageError
 from edge_agent.plans import Target
-from edge_agent.store.output import (
-    check_file,
-    is_passed_on,
-    is_same_file,
-    is_standard_output,
-)
+from edge_agent.store.output import check_file, is_passed_on, is_standard_output
 
 EFFORT_S = 2.0
 _MOST_EFFORT_S = 3600.0
@@ -130,31 +124,22 @@ def _check(options: argparse.Namespace) -> None:
             f"--effort: got {effort_s:g}, want seconds above 0, at most {_MOST_EFFORT_S:g}"
         )
     if options.svg is not None:
-        _check_drawing("--svg", options.svg, (), options)
+        _check_drawing("--svg", options.svg, (), is_json=options.json)
     if options.timeline is not None:
-        _check_drawing("--timeline", options.timeline, (".svg", ".json"), options)
+        _check_drawing("--timeline", options.timeline, (".svg", ".json"), is_json=options.json)
 
 
-def _check_drawing(
-    option: str, name: str, endings: Sequence[str], options: argparse.Namespace
-) -> None:
+def _check_drawing(option: str, name: str, endings: Sequence[str], *, is_json: bool) -> None:
     path = check_file(option, name)
     # Standard output, a device or a FIFO gets a drawing, whatever it is called.
     if is_passed_on(path):
-        if options.json and is_standard_output(path):
+        if is_json and is_standard_output(path):
             raise UsageError(
                 f"{option} {name}: with --json, standard output is one JSON document; name a file"
             )
         return
     if endings and path.suffix not in endings:
         raise UsageError(f"{option} {name}: want a file that ends in {' or '.join(endings)}")
-    profiles = [text.rpartition("=")[2] for text in options.devices]
-    for read in (options.model, options.stats, *profiles):
-        if read is not None and is_same_file(path, Path(read)):
-            raise UsageError(
-                f"{option} {name}: the plan is made of that file, which would be lost; "
-                "name another one"
-            )
 
 
 def run(options: argparse.Namespace) -> int:

@@ -29,6 +29,7 @@ from edge_agent.problems import PlannedDevice, Problem, SegmentPin
 from edge_agent.profile_files.fields import close_to
 from edge_agent.profile_files.reading import load
 from edge_agent.profile_files.shipped import shipped
+from edge_agent.store.output import is_same_file
 
 if TYPE_CHECKING:
     from edge_agent.builder.summarising import SummarisedModel
@@ -51,7 +52,9 @@ def pose(options: argparse.Namespace, targets: Sequence[Target]) -> Posed:
         UsageError: an option or a file is wrong; the message names it and what to do.
         ModelRefused, InputMismatch: the model cannot be read, or not with these shapes.
     """
-    profiles = _profiles(parse_devices(options.devices, shipped()))
+    named = parse_devices(options.devices, shipped())
+    _check_drawings(options, [one.path for one in named])
+    profiles = _profiles(named)
     units = {DeviceId(p.id): [unit.id for unit in p.units] for p in profiles}
     ids = list(units)
     links = parse_links(options.link or (), ids)
@@ -87,6 +90,20 @@ def pose(options: argparse.Namespace, targets: Sequence[Target]) -> Posed:
     except ValueError as error:
         raise UsageError(f"--devices: {error}") from error
     return Posed(problem=problem, notes=tuple(_remarks(model, problem)))
+
+
+def _check_drawings(options: argparse.Namespace, profiles: Sequence[Path]) -> None:
+    """Refuse drawings in the place of what is read. Raises: UsageError."""
+    stats = [] if options.stats is None else [Path(options.stats)]
+    for option, name in (("--svg", options.svg), ("--timeline", options.timeline)):
+        if name is None:
+            continue
+        for read in (Path(options.model), *stats, *profiles):
+            if is_same_file(Path(name), read):
+                raise UsageError(
+                    f"{option} {name}: the plan is made of that file, which would be lost; "
+                    "name another one"
+                )
 
 
 def _check_pins(

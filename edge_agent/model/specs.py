@@ -15,9 +15,9 @@ from edge_agent.model.values import spec_of, spec_of_tensor, type_text, value_in
 from edge_agent.tensors import Array, Shape, TensorName, TensorSpec, ValueSpecs
 
 _MAX_ROUNDS = 8
+"""Inference and folding feed each other; real models settle after two or three rounds."""
 _MOST_SIZE = 2**63 - 1
 """Of a dimension."""
-"""Inference and folding feed each other; real models settle after two or three rounds."""
 
 
 def infer_specs(graph: ModelGraph, shapes: Mapping[TensorName, Shape]) -> ValueSpecs:

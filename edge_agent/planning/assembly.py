@@ -386,8 +386,11 @@ class Assembly:
             programme.add([known[at] for at in able], memory)
         else:
             # Without a route there are no prices at which one could be missed.
-            programme.add(seeds(rest))
+            begun = seeds(rest)
+            programme.add(begun)
             programme.spent += sweep_effort(rest, 2)
+            if not begun:
+                programme.bound = np.inf
         programme.improve(self.effort * _STEP_EFFORT)
         self.spent += NODE_EFFORT + programme.spent + _SEED_EFFORT * len(known)
         found = programme.columns + programme.idle

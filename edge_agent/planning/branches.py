@@ -58,20 +58,21 @@ class ForkOption:
 
 def with_forks(tables: Tables, target: Target, *, is_quickest: bool) -> Tables:
     """The tables with choices of forks; `is_quickest`: only the latency of routes counts."""
-
     is_whole = True
 
     def found(known: Tables) -> list[ForkOption]:
         nonlocal is_whole
-        every = (
-            None if is_quickest else _worthwhile(known, is_rate=is_at_rate(known.problem, target))
-        )
-        is_whole = is_quickest or every is not None
+        if is_quickest:
+            return _soonest(known)
+        every = _worthwhile(known, is_rate=is_at_rate(known.problem, target))
+        is_whole = every is not None
         return _soonest(known) if every is None else every
 
     known, options = _at_homes(tables, target, found)
     widened = _widened(known, options) if options else tables
-    return replace(widened, forks=replace(widened.forks, is_whole=is_whole))
+    if is_whole:
+        return widened
+    return replace(widened, forks=replace(widened.forks, is_whole=False))
 
 
 def with_needed_forks(tables: Tables) -> Tables:

@@ -80,7 +80,7 @@ def _certain(text: str) -> Obstacle:
 
 def _is_proven(tables: Tables, alone: Tables, least: Found, searches: _Searches) -> bool:
     """Whether no route fits: of those that run one request at a time, and of all others."""
-    if not (np.isinf(least.bound) and alone.forks.is_whole and tables.forks.is_whole):
+    if not np.isinf(least.bound):
         return False
     return alone is tables or bool(np.isinf(searches.least_bytes(tables).bound))
 
@@ -107,7 +107,7 @@ class _Searches:
     def least_bytes(self, tables: Tables) -> Found:
         """The route that needs least of the fullest memory and fits the budgets."""
         caps = replace(Caps.none(tables), memory=tables.budgets)
-        return self.best(tables, Bottleneck.MEMORY, caps)
+        return _of_all(tables, self.best(tables, Bottleneck.MEMORY, caps))
 
 
 def why_idle(problem: Problem, device: PlannedDevice, target: Target) -> str:
@@ -269,7 +269,7 @@ def _over_bound(tables: Tables, known: Found | None, searches: _Searches) -> str
     limit = tables.problem.bound(Target.MEMORY)
     if limit is None:
         return ""
-    least = _of_all(tables, known or searches.least_bytes(tables))
+    least = known or searches.least_bytes(tables)
     if least.value <= limit:
         return ""
     reach = "beyond reach" if least.bound > limit else "not reached"
@@ -316,7 +316,6 @@ def _out_of_bounds(problem: Problem, tables: Tables, searches: _Searches) -> str
         if bound.target is Target.MEMORY:
             continue  # It can be kept to: see `_over_bound`.
         best = _best(tables, caps, bound.target, searches)
-        best = None if best is None else _of_all(tables, best)
         if best is not None and best.value > bound.limit:
             is_proven &= best.bound > bound.limit
             limit, shown = apart_texts(bound.target, bound.limit, best.value)
@@ -355,7 +354,7 @@ def _best(tables: Tables, caps: Caps, target: Target, searches: _Searches) -> Fo
         case Target.THROUGHPUT | Target.MEMORY:
             raise AssertionError(f"{target} does not add up over a route")
     found = searches.best(tables, weights, caps)
-    return None if found.pieces is None else found
+    return None if found.pieces is None else _of_all(tables, found)
 
 
 def _asked(bound: Bound) -> str:

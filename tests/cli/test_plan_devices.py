@@ -319,17 +319,19 @@ def test_a_drawing_takes_the_place_of_nothing_that_is_read(
     profile.write_text("no profile")
     (tmp_path / "other.svg").symlink_to(model)
     before = model.read_bytes()
-    asked = planned(model, boards, "--target", "latency", "--pareto", "--svg")
+    asked = planned(model, boards, "--pareto", "--svg")
     for name in ("model.svg", "other.svg"):
         assert main([*asked, str(tmp_path / name)]) == 2
         assert "the plan is made of that file, which would be lost" in capsys.readouterr().err
     assert model.read_bytes() == before
     assert main(planned(net, boards, "--stats", str(stats), "--timeline", str(stats))) == 2
     assert stats.read_text() == "{}"
-    read = ["plan", str(net), "--devices", f"x={profile}", "--timeline", str(profile)]
-    assert main(read) == 2
-    assert "which would be lost; name another one" in capsys.readouterr().err
-    assert profile.read_text() == "no profile"
+    for path in (profile, profile.rename(tmp_path / "a=b.svg")):
+        path.write_text("no profile")
+        read = ["plan", str(net), "--devices", f"x={path}", "--timeline", str(path)]
+        assert main(read) == 2
+        assert "which would be lost; name another one" in capsys.readouterr().err
+        assert path.read_text() == "no profile"
 
 
 def test_with_json_no_drawing_goes_to_standard_output(

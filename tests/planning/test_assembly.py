@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -30,30 +31,38 @@ from tests.planning.oracle.problems_made import middle_problem, plain_problem
 RATE = Wish(target=Target.THROUGHPUT)
 
 
-def blank(tables: Tables, caps: Caps, effort: float) -> Assembly:
+def blank(
+    tables: Tables, caps: Caps, effort: float, most_routes: int | None = None, bound: float = 0.0
+) -> Assembly:
     """One that knows no route."""
     return Assembly(
         tables=tables,
         known=Known(tables=tables),
         wish=RATE,
         caps=caps,
-        most_routes=None,
+        most_routes=most_routes,
         effort=effort,
+        bound=bound,
     )
+
+
+def listed(problems: Iterable[Problem]) -> Iterator[tuple[Problem, Tables, Caps, float]]:
+    """Those with budgets of which all routes can be listed, with the value of the best mixture."""
+    for problem in problems:
+        tables, caps = tabled(replace(problem, most_routes=None))
+        columns = every_column(tables, caps)
+        if not columns or not np.isfinite(caps.memory).any() or len(columns) > 100:
+            continue
+        known = Known(tables=tables)
+        known.meet(columns)
+        things = residency(known.things.uses, known.things.bytes, caps.memory)
+        yield problem, tables, caps, least_busy(known.loads, things).value
 
 
 def assembled(problem: Problem, effort: float, most_routes: int | None = None) -> Assembly:
     tables, caps = tabled(problem)
     relaxation = relaxed(tables, RATE, caps, effort)
-    found = Assembly(
-        tables=tables,
-        known=Known(tables=tables),
-        wish=RATE,
-        caps=caps,
-        most_routes=most_routes,
-        effort=effort,
-        bound=relaxation.bound,
-    )
+    found = blank(tables, caps, effort, most_routes, relaxation.bound)
     found.build(relaxation.columns)
     search(found)
     return found
@@ -61,16 +70,7 @@ def assembled(problem: Problem, effort: float, most_routes: int | None = None) -
 
 @pytest.mark.parametrize("seed", range(6))
 def test_small_problems_are_as_good_as_when_all_routes_are_looked_at(seed: int) -> None:
-    for problem in forkless(seed + 60, 6):
-        tables, caps = tabled(replace(problem, most_routes=None))
-        columns = every_column(tables, caps)
-        is_sized = np.isfinite(caps.memory).any()
-        if not columns or not is_sized or len(columns) > 100:
-            continue
-        known = Known(tables=tables)
-        known.meet(columns)
-        things = residency(known.things.uses, known.things.bytes, caps.memory)
-        want = least_busy(known.loads, things).value
+    for problem, tables, caps, want in listed(forkless(seed + 60, 6)):
         found = assembled(problem, 1e5)
         assert found.bound <= want * (1 + 1e-6)
         assert want * (1 - 1e-6) <= found.value <= want * 1.05
@@ -81,15 +81,8 @@ def test_small_problems_are_as_good_as_when_all_routes_are_looked_at(seed: int) 
 @pytest.mark.parametrize("effort", [1e3, 3e4])
 def test_bounds_hold_whatever_routes_are_known_and_whatever_the_effort(effort: float) -> None:
     compared = 0
-    for problem in (p for seed in range(110, 120) for p in forkless(seed, 6)):
-        tables, caps = tabled(replace(problem, most_routes=None))
-        columns = every_column(tables, caps)
-        if not columns or not np.isfinite(caps.memory).any() or len(columns) > 100:
-            continue
-        known = Known(tables=tables)
-        known.meet(columns)
-        things = residency(known.things.uses, known.things.bytes, caps.memory)
-        want = least_busy(known.loads, things).value
+    problems = (p for seed in range(110, 120) for p in forkless(seed, 6))
+    for _, tables, caps, want in listed(problems):
         started = blank(tables, caps, effort)
         nothing = np.zeros_like(started.sizes, dtype=bool)
         assert started.decide(nothing, nothing, effort) <= want * (1 + 1e-6)
@@ -108,6 +101,9 @@ def test_routes_are_found_where_none_that_is_known_is_able() -> None:
     there[0, 0] = there[1, 1] = True
     assert started.decide(there, ~there, 1e5) == pytest.approx(1.0)
     assert started.value == pytest.approx(1.0)
+    # Where nothing may be anywhere, no mixture is left.
+    nothing = np.zeros_like(there)
+    assert blank(tables, caps, 1e5).decide(nothing, ~nothing, 1e5) == np.inf
 
 
 def test_weights_that_are_there_need_no_room_for_a_second_route() -> None:

@@ -12,7 +12,7 @@ from edge_agent.planning.planner import EFFORT, attempt, plan
 from edge_agent.plans import Target
 from edge_agent.problems import Problem
 from tests.planning.oracle.milp import best_route
-from tests.planning.oracle.problems_made import crowded_problem
+from tests.planning.oracle.problems_made import crowded_problem, crowded_route_problem
 
 
 def crowded(seed: int) -> Problem:
@@ -61,10 +61,7 @@ def test_with_more_effort_neither(seed: int) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["one 1 1", "one 5 14"])
 def test_one_route_that_is_hard_to_find_is_near_the_exact_solution(name: str) -> None:
-    rng = random.Random(name)
-    segments, devices = rng.randint(12, 20), rng.randint(4, 6)
-    made = crowded_problem(rng, segments=segments, devices=devices, room=rng.choice((1.3, 2.0)))
-    problem = replace(made, most_routes=1)
+    problem = crowded_route_problem(random.Random(name))
     want = best_route(problem, Target.THROUGHPUT)
     found = plan(problem, Target.THROUGHPUT)
     assert want is not None

@@ -116,6 +116,13 @@ def crowded_problem(
     )
 
 
+def crowded_route_problem(rng: random.Random) -> Problem:
+    """A chain that one route has to run, over several memories of which none holds all of it."""
+    segments, devices = rng.randint(12, 20), rng.randint(4, 6)
+    made = crowded_problem(rng, segments=segments, devices=devices, room=rng.choice((1.3, 2.0)))
+    return replace(made, most_routes=1)
+
+
 def _summary(
     rng: random.Random, numbers: Numbers, count: int, *, forks: int, is_plain: bool = False
 ) -> ModelSummary:
