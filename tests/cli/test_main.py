@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -338,6 +339,40 @@ def test_an_output_that_takes_nothing_is_told(arguments: list[str], tmp_path: Pa
             ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
         told = f"edge-agent {arguments[0]}: standard output: No space left on device\n"
         assert (ended.returncode, ended.stderr.decode()) == (12, told)
+
+
+IMPATIENT = """
+import sys
+from edge_agent.cli import output, start
+output.PatientProgress.__init__.__defaults__ = (0.0,)
+sys.exit(start.main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("plan m.onnx --devices raspberry-pi-5-8gb --target latency", 0),
+        # What is wrong has its exit code all the same.
+        ("plan m.onnx --devices nowhere", 2),
+    ],
+)
+def test_what_cannot_be_told_on_standard_error_stops_nothing(
+    words: str, expected: int, tmp_path: Path
+) -> None:
+    convolving(tmp_path / "m.onnx")
+
+    def ended(where: int | IO[str]) -> tuple[int, bytes, bytes | None]:
+        command = [sys.executable, "-c", IMPATIENT, *words.split()]
+        done = subprocess.run(
+            command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=where, check=False
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    code, shown, said = ended(subprocess.PIPE)
+    assert (code, bool(said)) == (expected, True)
+    with Path("/dev/full").open("w") as full:
+        assert ended(full) == (code, shown, None)
 
 
 @pytest.mark.parametrize("closed", [0, 1, 2])
