@@ -156,6 +156,17 @@ class Distribution:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MissingMemory:
+    """With so much more in one memory, the model would fit."""
+
+    memory: str
+    """A device, or a device and its unit where that has a memory of its own: `desk/gpu`."""
+    more_bytes: int
+    is_least: bool
+    """Whether it is certain that less would not do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Infeasible:
     """That no distribution keeps to what is asked, and what is missing."""
 
@@ -163,6 +174,8 @@ class Infeasible:
     reason: str
     is_certain: bool = True
     """False: none was found, but there may be one."""
+    missing: tuple[MissingMemory, ...] = ()
+    """Where memory is what is missing: in which one more alone would be enough, the least first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

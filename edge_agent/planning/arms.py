@@ -84,14 +84,26 @@ def arm_of(tables: Tables, branches: Branches, choice: int) -> PlacedArm:
 def orders_of(
     tables: Tables, home: DeviceId, arms: Sequence[PlacedArm]
 ) -> Iterator[list[PlacedArm]]:
-    """The arms in every order that makes a difference: of those that wait for a link."""
+    """The arms in every order that makes a difference: of those that wait for a link; in one, if
+    there are too many."""
     away = [arm for arm in arms if arm.device != home]
     here = [arm for arm in arms if arm.device == home]
-    ends = [(home, arm.device) for arm in away] + [(arm.device, home) for arm in away]
-    links = [find_link(tables.problem, *pair) for pair in ends]
-    used = [link.resource for link in links if link is not None]
-    if len(set(used)) == len(used) or len(away) > _MOST_ORDERED:
+    if len(away) > _MOST_ORDERED or not _have_to_wait(tables, home, away):
         yield [*here, *away]
         return
     for order in permutations(away):
         yield [*here, *order]
+
+
+def is_order_open(tables: Tables, home: DeviceId, arms: Sequence[PlacedArm]) -> bool:
+    """Whether another order than those of `orders_of` might make a difference."""
+    away = [arm for arm in arms if arm.device != home]
+    return len(away) > _MOST_ORDERED and _have_to_wait(tables, home, away)
+
+
+def _have_to_wait(tables: Tables, home: DeviceId, away: Sequence[PlacedArm]) -> bool:
+    """Whether two of these arms share a link."""
+    ends = [(home, arm.device) for arm in away] + [(arm.device, home) for arm in away]
+    links = [find_link(tables.problem, *pair) for pair in ends]
+    used = [link.resource for link in links if link is not None]
+    return len(set(used)) < len(used)

@@ -3,7 +3,8 @@
 Which branches go where is scheduling on unrelated machines, with what has to be sent before and
 after. The machines are the units of the home device and every other device. What one way demands
 is a row of amounts; of all ways of a fork those are offered that no other one equals or beats in
-every amount. Where there are too many to look at, only the one that ends soonest is (schedules.py).
+every amount. Where there are too many, only some are: the one that ends soonest (schedules.py), and
+those that spread over the devices what is short (spread.py).
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ import numpy as np
 
 from edge_agent.devices import DeviceId
 from edge_agent.distributions import PlacedFork, Route
-from edge_agent.planning.amounts import FIRST_LOAD, JOULES, SECONDS, SIZE_BYTES, column_count
+from edge_agent.planning.amounts import (
+    FIRST_LOAD,
+    JOULES,
+    SECONDS,
+    SIZE_BYTES,
+    column_count,
+    memory_columns,
+)
 from edge_agent.planning.arms import able_in, arm_of, machines_of, may_go, orders_of, parted
 from edge_agent.planning.known import Flags
 from edge_agent.planning.metrics import (
@@ -31,8 +39,9 @@ from edge_agent.planning.metrics import (
     route_joules,
 )
 from edge_agent.planning.present import is_banned, is_spared
-from edge_agent.planning.schedules import Schedule, schedules
+from edge_agent.planning.schedules import Ending, Schedule, schedules
 from edge_agent.planning.shortest import Weights, sweep, weigh
+from edge_agent.planning.spread import spread_ways
 from edge_agent.planning.tables import Choice, Floats, Forks, Tables, is_at_rate, tabulate
 from edge_agent.plans import Target
 from edge_agent.summaries import Fork
@@ -56,39 +65,44 @@ class ForkOption:
     """(columns,): as a row of `amounts`."""
 
 
-def with_forks(tables: Tables, target: Target, *, is_quickest: bool) -> Tables:
-    """The tables with choices of forks; `is_quickest`: only the latency of routes counts."""
+def with_forks(
+    tables: Tables, target: Target, *, is_quickest: bool, is_sized: bool = True
+) -> Tables:
+    """The tables with choices of forks; `is_quickest`: only the latency of routes counts;
+    `is_sized`: what is in memory does too."""
     is_whole = True
 
     def found(known: Tables) -> list[ForkOption]:
         nonlocal is_whole
         if is_quickest:
             return _soonest(known)
-        every = _worthwhile(known, is_rate=is_at_rate(known.problem, target))
-        is_whole = every is not None
-        return _soonest(known) if every is None else every
+        options, is_whole = _worthwhile(
+            known, is_rate=is_at_rate(known.problem, target), is_sized=is_sized
+        )
+        return options
 
-    known, options = _at_homes(tables, target, found)
-    widened = _widened(known, options) if options else tables
-    if is_whole:
-        return widened
-    return replace(widened, forks=replace(widened.forks, is_whole=False))
+    known, options = at_homes(tables, target, found)
+    return _as_whole(widened(known, options) if options else tables, is_whole=is_whole)
 
 
 def with_needed_forks(tables: Tables) -> Tables:
     """The tables with as many choices of forks as the quickest route of all needs."""
-    base, offered = _at_homes(tables, Target.LATENCY, lambda known: list(schedules(known)))
-    steps = _needed(base, offered) if offered else []
-    known, options = _at_homes(
+    base, offered = at_homes(tables, Target.LATENCY, lambda known: list(schedules(known)))
+    steps, is_whole = _needed(base, offered) if offered else ([], True)
+    known, options = at_homes(
         tables, Target.LATENCY, lambda known: [_option(known, step) for step in steps]
     )
-    return _widened(known, options) if options else tables
+    return _as_whole(widened(known, options) if options else tables, is_whole=is_whole)
+
+
+def _as_whole(tables: Tables, *, is_whole: bool) -> Tables:
+    return tables if is_whole else replace(tables, forks=replace(tables.forks, is_whole=False))
 
 
 _T = TypeVar("_T", "ForkOption", Schedule)
 
 
-def _at_homes(
+def at_homes(
     tables: Tables, target: Target, found_in: Callable[[Tables], list[_T]]
 ) -> tuple[Tables, list[_T]]:
     """What is found in the tables, with those devices among them that can run nothing but are the
@@ -116,18 +130,39 @@ def _tabulated(tables: Tables, target: Target, homes: set[DeviceId]) -> Tables:
     return found
 
 
-def _worthwhile(tables: Tables, *, is_rate: bool) -> list[ForkOption] | None:
-    """All ways that may be worth it; None: there are too many."""
+def _worthwhile(tables: Tables, *, is_rate: bool, is_sized: bool) -> tuple[list[ForkOption], bool]:
+    """Ways that may be worth it, and whether these are all."""
     every = _all_options(tables)
-    if every is None:
-        return None
-    most = max(_MOST_CHOICES, _MOST_CELLS // tables.places)
-    for keeps_shared in (True, False) if is_rate else (False,):
-        kept = [_undominated(tables, alike, keeps_shared=keeps_shared) for alike in every]
+    most = _most_choices(tables)
+    # Of two routes of a mixture, each may hold what the other one needs.
+    is_shared = is_rate and is_sized
+    for keeps_shared in (True, False) if is_shared else (False,):
+        kept = [
+            _undominated(tables, alike, keeps_shared=keeps_shared, is_sized=is_sized)
+            for alike in every or ()
+        ]
         found = [option for alike in kept for option in alike]
-        if len(_slots(found)) <= most:
-            return found
-    return None
+        if every is not None and len(_slots(found)) <= most:
+            return found, keeps_shared is is_shared
+    return _some(tables, is_rate=is_rate, is_sized=is_sized), False
+
+
+def _most_choices(tables: Tables) -> int:
+    return max(_MOST_CHOICES, _MOST_CELLS // tables.places)
+
+
+def _some(tables: Tables, *, is_rate: bool, is_sized: bool) -> list[ForkOption]:
+    """Of each fork and home the way that ends soonest, and some that spread what is short."""
+    found: dict[tuple[int, int], list[ForkOption]] = {}
+    for option in _soonest(tables):
+        found.setdefault((option.step.fork, option.home), []).append(option)
+    most = _most_choices(tables) // len(tables.devices)
+    for step in spread_ways(tables, is_rate=is_rate, is_sized=is_sized, most=most - 1):
+        option = _option(tables, step)
+        alike = found.setdefault((step.fork, option.home), [])
+        if all((option.demands < other.demands).any() for other in alike):
+            alike.append(option)
+    return [option for alike in found.values() for option in alike]
 
 
 def _soonest(tables: Tables) -> list[ForkOption]:
@@ -135,7 +170,7 @@ def _soonest(tables: Tables) -> list[ForkOption]:
     return [
         _option(tables, step)
         for schedule in schedules(tables)
-        if (step := schedule.soonest()) is not None
+        if (step := schedule.soonest().step) is not None
     ]
 
 
@@ -144,25 +179,27 @@ def _option(tables: Tables, step: PlacedFork) -> ForkOption:
     return ForkOption(step=step, home=home, demands=demands_of(tables, step))
 
 
-def _needed(tables: Tables, offered: Sequence[Schedule]) -> list[PlacedFork]:
+def _needed(tables: Tables, offered: Sequence[Schedule]) -> tuple[list[PlacedFork], bool]:
     """Of the quickest ways those that the quickest route of all meets if every other one takes no
-    longer than its bound: no other one can be on a quicker route."""
-    widened = _widened(tables, [_at_best(tables, schedule) for schedule in offered])
-    costs = weigh(widened, Weights.of_time(widened))
-    forks = widened.forks
+    longer than its bound: no other one can be on a quicker route; and whether each of them is
+    certainly the quickest of its fork and home."""
+    wide = widened(tables, [_at_best(tables, schedule) for schedule in offered])
+    costs = weigh(wide, Weights.of_time(wide))
+    forks = wide.forks
     known = {(schedule.index, tables.devices[schedule.home]): schedule for schedule in offered}
-    found: dict[tuple[int, DeviceId], PlacedFork | None] = {}
+    found: dict[tuple[int, DeviceId], Ending] = {}
     entries = {(step.fork, step.home): e for e, step in enumerate(forks.steps)}
     while True:
-        paths = sweep(widened, costs)
+        paths = sweep(wide, costs)
         if not np.isfinite(paths.totals[0]):
-            return []
+            return [], True
         met = {(fork.fork, fork.home) for fork in paths.route().forks()}
         if met <= found.keys():
-            return [step for step in found.values() if step is not None]
+            steps = [ending.step for ending in found.values() if ending.step is not None]
+            return steps, all(ending.is_certain for ending in found.values())
         for key in sorted(met - found.keys()):
-            step = found[key] = known[key].soonest()
-            took_s = np.inf
+            found[key] = known[key].soonest()
+            step, took_s = found[key].step, np.inf
             if step is not None:
                 took_s = latency_s(fork_legs(tables.problem, step, 0.0))
             costs.segment[forks.places[entries[key]], 0, forks.choices[entries[key]]] = took_s
@@ -230,16 +267,18 @@ def _ways(
 
 
 def _undominated(
-    tables: Tables, options: Sequence[ForkOption], *, keeps_shared: bool
+    tables: Tables, options: Sequence[ForkOption], *, keeps_shared: bool, is_sized: bool
 ) -> list[ForkOption]:
-    """Those that no other one equals or beats in every amount.
+    """Those that no other one equals or beats in every amount that counts.
 
     `keeps_shared`: other routes may hold what an option needs in memory, so that it only gives way
-    to one that needs nothing else.
+    to one that needs nothing else. `is_sized`: what is in memory counts.
     """
     if not options:
         return []
     rows = np.array([option.demands for option in options])
+    if not is_sized:
+        rows = rows[:, : memory_columns(tables)[0]]
     order = np.lexsort((np.arange(len(rows)), *rows.T[::-1]))
     problem = tables.problem
     held = [frozenset(dict(held_bytes(problem, option.step))) for option in options]
@@ -266,7 +305,7 @@ def _slots(options: Sequence[ForkOption]) -> list[tuple[int, list[ForkOption]]]:
     return [(home, own) for (home, _), own in sorted(slots.items(), key=lambda slot: slot[0])]
 
 
-def _widened(tables: Tables, options: Sequence[ForkOption]) -> Tables:
+def widened(tables: Tables, options: Sequence[ForkOption]) -> Tables:
     """The tables with a choice for every way, behind those of its home; forks that do not overlap
     share one."""
     slots = _slots(options)

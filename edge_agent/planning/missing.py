@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from edge_agent.distributions import Route
+from edge_agent.distributions import MissingMemory, Route
 from edge_agent.planning.amounts import CLOSE, Aim, Bottleneck, Caps, amounts
 from edge_agent.planning.blocks import in_blocks
 from edge_agent.planning.branches import with_forks
@@ -19,6 +19,7 @@ from edge_agent.planning.present import spared_text
 from edge_agent.planning.short import apart_texts, bytes_text, value_text
 from edge_agent.planning.shortest import Pieces, Weights, as_route, cheapest
 from edge_agent.planning.tables import Tables, is_at_rate, tabulate, usable
+from edge_agent.planning.unlisted import least_cost
 from edge_agent.planning.unreached import what_blocks
 from edge_agent.plans import Bound, Target
 from edge_agent.problems import PlannedDevice, Problem
@@ -45,6 +46,8 @@ class Obstacle:
     """Whether it is proven here that none fits."""
     fitting: Route | None = None
     """One that fits the memories and was met on the way, after all."""
+    missing: tuple[MissingMemory, ...] = ()
+    """As that of `Infeasible`."""
 
 
 def obstacle(problem: Problem, target: Target, effort: float) -> Obstacle:
@@ -218,7 +221,18 @@ def _over_budget(tables: Tables, searches: _Searches, *, is_proven: bool) -> Obs
     text = f"it needs {more}"
     if not (is_proven and all(need.is_least for need in needs)):
         text = f"{more} would be enough, less may be"
-    return Obstacle(text=f"{fits}, divided or not: {text} (there are {has})", is_certain=is_proven)
+    return Obstacle(
+        text=f"{fits}, divided or not: {text} (there are {has})",
+        is_certain=is_proven,
+        missing=tuple(
+            MissingMemory(
+                memory=need.pool,
+                more_bytes=math.ceil(need.more_bytes),
+                is_least=is_proven and need.is_least,
+            )
+            for need in needs
+        ),
+    )
 
 
 def _need(tables: Tables, pool: int, searches: _Searches) -> _Need | None:
@@ -339,6 +353,8 @@ def _most_per_s(tables: Tables, caps: Caps, searches: _Searches) -> float:
         least_s = searches.best(tables, Bottleneck.LOADS, caps).bound
     else:
         least_s = mix(tables, Wish(target=Target.THROUGHPUT), caps, searches.share()).bound
+    if not tables.forks.is_whole:
+        least_s = min(least_s, least_cost(tables, Target.THROUGHPUT, caps, searches.share()))
     return 1.0 / least_s if least_s else math.inf
 
 

@@ -252,7 +252,7 @@ class Relaxation:
 
     def weights_now(self) -> Weights:
         """The weights under which the cheapest route is the one that is missed most."""
-        return self._weights(self._packing.duals[None])
+        return self.weights_at(self._packing.duals[None])
 
     def shares(self) -> Shares:
         """The routes of the solution."""
@@ -267,7 +267,7 @@ class Relaxation:
     def _price(self, prices: Floats) -> int:
         """Look for routes that are worth more than they cost at each row of `prices`, and take
         what the cheapest ones say of the bound; how many are new."""
-        weights = self._weights(prices)
+        weights = self.weights_at(prices)
         paths = cheapest(self.tables, weights)
         self.spent += sweep_effort(self.tables, len(prices))
         routes: list[Pieces] = []
@@ -293,7 +293,8 @@ class Relaxation:
         cheap = np.argsort(starts, kind="stable")[:most]
         return [paths.pieces(b, int(d)) for d in cheap if d == cheap[0] or starts[d] < 1.0]
 
-    def _weights(self, prices: Floats) -> Weights:
+    def weights_at(self, prices: Floats) -> Weights:
+        """The weights that (b, rows) of prices are."""
         tables = self.tables
         count = len(tables.resources)
         weights = Weights.none(tables, len(prices))
@@ -316,6 +317,13 @@ class Relaxation:
         self._take_bound(self._packing.duals, total)
 
     def _take_bound(self, prices: Floats, total: float) -> None:
+        bound = self.bound_at(prices, total)
+        if bound > self.bound:
+            self.bound, self.best_prices = bound, prices
+
+    def bound_at(self, prices: Floats, total: float) -> float:
+        """What no mixture beats, as `bound`, if no route is cheaper than `total` at these prices,
+        (rows,)."""
         caps = self._finite()
         count = len(self.tables.resources)
         known = sum(
@@ -325,18 +333,14 @@ class Relaxation:
         if self.is_rate:
             paid = float(prices[:count].sum())
             if paid > 0.0:
-                bound = self.scale_s * (total - known) / paid
-            else:
-                # Every route exceeds the caps at these prices.
-                bound = np.inf if total - known > 1e-6 * total else 0.0
-        else:
-            room = float(prices[:count] @ self._packing.limits[:count])
-            bound = (total - known - room) * self.cost_scale
-            if not self._is_served:
-                # A solution would be worth less than its routes cost at these prices.
-                bound = np.inf if total - known > room * (1.0 + 1e-6) else 0.0
-        if bound > self.bound:
-            self.bound, self.best_prices = bound, prices
+                return self.scale_s * (total - known) / paid
+            # Every route exceeds the caps at these prices.
+            return np.inf if total - known > 1e-6 * total else 0.0
+        room = float(prices[:count] @ self._packing.limits[:count])
+        if self._is_served:
+            return (total - known - room) * self.cost_scale
+        # A solution would be worth less than its routes cost at these prices.
+        return np.inf if total - known > room * (1.0 + 1e-6) else 0.0
 
 
 def _unit(cap: float) -> float:

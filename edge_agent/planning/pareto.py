@@ -107,7 +107,8 @@ class _Front:
         additive = [target for target in self.targets if target in ADDITIVE]
         if len(additive) < 2 or not self.points:
             return
-        tables = tables_of(self.problem, additive[0])
+        # For the latency alone, fewer ways to run forks would do.
+        tables = tables_of(self.problem, next(t for t in additive if t is not Target.LATENCY))
         assert tables is not None, "there is a distribution"
         caps = caps_of(tables)
         rows = list(_simplex(len(additive), _WEIGHTINGS))
@@ -129,19 +130,19 @@ class _Front:
             pieces = paths.pieces(b)
             route = as_route(tables, pieces)
             if caps.allows(amounts(tables, pieces)) and self._is_fast_enough([route]):
-                self._add(additive[0], [route])
+                self._add(additive[0], [route], is_best=tables.forks.is_whole)
 
     def _is_fast_enough(self, routes: Sequence[Route]) -> bool:
         rate = self.problem.bound(Target.THROUGHPUT) or 0.0
         return evaluate(self.problem, routes).throughput_per_s >= rate
 
-    def _add(self, target: Target, routes: Sequence[Route]) -> None:
-        """A route that is best for some weighting: no other is better in all targets."""
+    def _add(self, target: Target, routes: Sequence[Route], *, is_best: bool) -> None:
+        """A route that is best for some weighting, if `is_best`: then no other is better in all
+        targets."""
         metrics = evaluate(self.problem, routes)
+        bound = metrics.value(target) if is_best else 0.0
         self.points.append(
-            Distribution(
-                target=target, routes=tuple(routes), metrics=metrics, bound=metrics.value(target)
-            )
+            Distribution(target=target, routes=tuple(routes), metrics=metrics, bound=bound)
         )
 
     def between(self) -> None:

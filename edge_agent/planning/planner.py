@@ -39,6 +39,7 @@ from edge_agent.planning.pipelines import best_pipeline
 from edge_agent.planning.shortest import Pieces, Weights, as_route, cheapest
 from edge_agent.planning.tables import Floats, Tables, is_at_rate, tabulate
 from edge_agent.planning.ties import quickest_as_fast
+from edge_agent.planning.unlisted import least_cost
 from edge_agent.plans import Target
 from edge_agent.problems import Problem
 
@@ -65,7 +66,7 @@ def plan(problem: Problem, target: Target, effort: float = EFFORT) -> Distributi
     if told.fitting is not None and not objections(problem, (told.fitting,)):
         return _known(problem, target, (told.fitting,))
     is_certain = found.is_certain or told.is_certain
-    return Infeasible(target=target, reason=told.text, is_certain=is_certain)
+    return Infeasible(target=target, reason=told.text, is_certain=is_certain, missing=told.missing)
 
 
 def attempt(problem: Problem, target: Target, effort: float = EFFORT) -> Distribution | None:
@@ -86,11 +87,11 @@ def _searched(problem: Problem, target: Target, effort: float) -> Distribution |
     is_whole = tables.forks.is_whole
     if isinstance(found, _Nothing):
         return _Nothing(is_certain=found.is_certain and is_whole)
-    answer = search.distribution(found)
-    if target is Target.MEMORY and not is_whole:
-        # Ways to run forks that were left out may need less.
-        answer = replace(answer, bound=_nothing_known(target))
-    return answer
+    if not is_whole:
+        # Ways to run forks that were left out may be better.
+        least = least_cost(tables, target, search.caps, effort)
+        found = replace(found, bound=min(found.bound, least))
+    return search.distribution(found)
 
 
 def _known(problem: Problem, target: Target, routes: tuple[Route, ...]) -> Distribution:
@@ -157,7 +158,8 @@ def tables_of(problem: Problem, target: Target, *, is_whole: bool = True) -> Tab
     is_quickest = target is Target.LATENCY and is_free(tables)
     if is_quickest and not is_whole:
         return with_needed_forks(tables)
-    return with_forks(tables, target, is_quickest=is_quickest)
+    is_sized = target is Target.MEMORY or caps_of(tables).is_sized
+    return with_forks(tables, target, is_quickest=is_quickest, is_sized=is_sized)
 
 
 def is_free(tables: Tables) -> bool:

@@ -19,6 +19,7 @@ from edge_agent.planning.arms import (
     Machine,
     able_in,
     arm_of,
+    is_order_open,
     machines_of,
     may_go,
     orders_of,
@@ -58,10 +59,23 @@ class Schedule:
         """Those of the fork."""
         return self._branches.fork.segments
 
-    def soonest(self) -> PlacedFork | None:
-        """The best that is found; None if nothing beats running the branches one after another."""
-        found = self._branches.search(self.home, self._tries)
-        return None if found is None else found.soonest()
+    def soonest(self) -> Ending:
+        """The best that is found."""
+        search = self._branches.search(self.home, self._tries)
+        if search is None:
+            return Ending(step=None, is_certain=True)
+        found = search.soonest()
+        return Ending(step=found, is_certain=not search.is_cut)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """What a schedule comes to."""
+
+    step: PlacedFork | None
+    """None: nothing that was looked at beats running the branches one after another."""
+    is_certain: bool
+    """Whether nothing ends sooner; else not all was looked at."""
 
 
 def schedules(tables: Tables) -> Iterator[Schedule]:
@@ -78,6 +92,15 @@ def schedules(tables: Tables) -> Iterator[Schedule]:
             yield Schedule(
                 home=home, least_s=float(least_s[home]), _branches=branches, _tries=tries
             )
+
+
+def least_times(tables: Tables) -> list[Floats]:
+    """Of each fork (d,): seconds that no schedule from each home ends before; infinity where there
+    is none."""
+    forks = tables.problem.summary.forks
+    places = _Places(tables)
+    made = (_Parallel.of(places, i, trips_s) for i, trips_s in enumerate(_trips_s(tables, forks)))
+    return [_least_s(tables, branches.able, branches.alone_s) for branches in made]
 
 
 class _Places:
@@ -276,6 +299,8 @@ class _Search:
     trips: Sequence[_Trip | None]
     """To each machine and back; None: it is at home."""
     best: PlacedFork | None = None
+    is_cut: bool = False
+    """Whether something was left out that might be better."""
     _runs: dict[tuple[int, Branches], tuple[float, int]] = field(default_factory=dict)
 
     def run_s(self, machine: int, branches: Branches) -> tuple[float, int]:
@@ -334,8 +359,12 @@ class _Search:
             longer = tuple(sorted((*own, order[0])))
             further.append((self.run_s(machine, longer)[0], machine, longer))
         for run_s, machine, longer in sorted(further):
-            if run_s < self.best_s and self.tries > 0:
-                self._deepen(order[1:], (*arms[:machine], longer, *arms[machine + 1 :]))
+            if run_s >= self.best_s:
+                break
+            if self.tries <= 0:
+                self.is_cut = True
+                break
+            self._deepen(order[1:], (*arms[:machine], longer, *arms[machine + 1 :]))
 
     def _try(self, arms: tuple[Branches, ...]) -> None:
         used = [machine for machine, own in enumerate(arms) if own]
@@ -343,6 +372,7 @@ class _Search:
             return
         self.tries -= 1
         placed = [arm_of(self.tables, arms[m], self.run_s(m, arms[m])[1]) for m in used]
+        self.is_cut |= is_order_open(self.tables, self.home, placed)
         for order in orders_of(self.tables, self.home, placed):
             step = PlacedFork(
                 fork=self.index, segments=self.fork.segments, home=self.home, arms=tuple(order)

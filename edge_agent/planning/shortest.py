@@ -127,14 +127,15 @@ def weigh(tables: Tables, weights: Weights) -> Weighed:
         leave=leave,
         inner_begin=inner_begin,
         inner_leave=inner_leave,
-        send=_sent(tables.sends, weights, here[:, :, None], here[:, None, :], loads[:, links]),
-        first=_sent(ends[0], weights, owner, here, loads[:, tables.in_link_of]),
-        last=_sent(ends[1], weights, here, owner, loads[:, tables.out_link_of]),
+        send=sent(tables.sends, weights, here[:, :, None], here[:, None, :], loads[:, links]),
+        first=sent(ends[0], weights, owner, here, loads[:, tables.in_link_of]),
+        last=sent(ends[1], weights, here, owner, loads[:, tables.out_link_of]),
     )
 
 
-def _sent(sends: Sends, weights: Weights, source: Floats, target: Floats, link: Floats) -> Floats:
-    """Costs of sending: (p, b, d, d) or (b, d). Weights of resources are (b, d, d) or (b, d)."""
+def sent(sends: Sends, weights: Weights, source: Floats, target: Floats, link: Floats) -> Floats:
+    """Costs of sending: (p, b, d, d) or (b, d). Weights of resources are (b, d, d) or (b, d), or
+    broadcast to it."""
     axes = sends.penalty.ndim
     is_inner = axes == 3
 

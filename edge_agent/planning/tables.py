@@ -60,7 +60,7 @@ class Forks:
     demands: Floats
     """(e, columns): as a row of `amounts`."""
     is_whole: bool = True
-    """Whether no way is left out that may be worth it for more than being the quickest."""
+    """Whether no way is left out that may be worth it for what the tables are for."""
 
     @classmethod
     def none(cls, columns: int) -> Forks:

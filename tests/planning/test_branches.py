@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from dataclasses import replace
 
@@ -186,7 +185,8 @@ def test_where_ways_to_run_forks_are_left_out_nothing_is_called_certain(
     assert beyond.reason.startswith("beyond reach")
 
     monkeypatch.setattr(branches, "_MOST_LOOKED_AT", 0)
-    assert math.isinf(planned(made, Target.MEMORY).gap)
+    # All weights, 2,000 bytes, are in one of the two memories; some need another 20 to compute.
+    assert planned(made, Target.MEMORY).bound == 1000.0
     # The quickest way is all that the latency needs.
     assert planned(made).gap == 0.0
     nowhere, beyond = plan(tight, Target.LATENCY), plan(bounded, Target.LATENCY)
@@ -305,7 +305,7 @@ def test_no_schedule_ends_before_its_bound() -> None:
         tables = _latency_tables(seed)
         assert tables is not None
         for schedule in schedules(tables):
-            step = schedule.soonest()
+            step = schedule.soonest().step
             if step is not None:
                 found += 1
                 took_s = latency_s(fork_legs(tables.problem, step, 0.0))

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from edge_agent.distributions import Infeasible, MissingMemory
 from edge_agent.planning.missing import obstacle, why_idle
-from edge_agent.planning.planner import EFFORT
+from edge_agent.planning.planner import EFFORT, plan
 from edge_agent.plans import Bound, Target
 from edge_agent.problems import Problem
 from tests.planning.made_pairs import (
@@ -135,6 +136,21 @@ def test_each_memory_is_told_its_own_amount() -> None:
     made = with_device(_heavy(32, 32), A, memory_bytes=32_500_000)
     reason = refused(with_device(made, B, memory_bytes=32_480_000))
     assert "it needs 489 KiB more on a, or 508 KiB on b (there are" in reason
+
+
+def test_what_is_missing_is_told_in_bytes_too() -> None:
+    made = with_device(_heavy(32, 32), A, memory_bytes=32_500_000)
+    found = plan(with_device(made, B, memory_bytes=32_480_000), Target.LATENCY)
+    assert isinstance(found, Infeasible)
+    assert found.missing == (
+        MissingMemory(memory="a", more_bytes=500_000, is_least=True),
+        MissingMemory(memory="b", more_bytes=520_000, is_least=True),
+    )
+    # Nothing but memory is told so.
+    bounded = replace(_heavy(99, 99), bounds=(Bound(target=Target.LATENCY, limit=1e-9),))
+    found = plan(bounded, Target.LATENCY)
+    assert isinstance(found, Infeasible)
+    assert found.missing == ()
 
 
 def test_memory_that_no_single_device_can_make_up_for_is_told_so() -> None:

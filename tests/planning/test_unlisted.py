@@ -1,0 +1,166 @@
+"""Where not all ways to run forks are among the choices: no bound is beyond what they all give."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edge_agent.distributions import Distribution, Infeasible
+from edge_agent.planning import branches, schedules
+from edge_agent.planning.amounts import CLOSE, Caps
+from edge_agent.planning.branches import with_forks
+from edge_agent.planning.planner import plan
+from edge_agent.planning.shortest import Weights, cheapest
+from edge_agent.planning.tables import tabulate
+from edge_agent.planning.unlisted import _AnyWay, least_cost
+from edge_agent.plans import Bound, Target
+from edge_agent.problems import Problem
+from tests.planning.oracle.problems_made import plain_problem, small_problem
+
+
+def _forked(count: int) -> Iterator[tuple[int, Problem]]:
+    """The first random problems whose forks can run at once."""
+    seed = -1
+    while count:
+        seed += 1
+        problem = small_problem(random.Random(seed))
+        if not problem.summary.forks or not problem.with_branches:
+            continue
+        tables = tabulate(problem, Target.THROUGHPUT)
+        if tables is None:
+            continue
+        if with_forks(tables, Target.THROUGHPUT, is_quickest=False).forks.steps:
+            count -= 1
+            yield seed, problem
+
+
+def test_no_way_to_run_a_fork_costs_less_than_what_stands_for_all() -> None:
+    rng = np.random.default_rng(0)
+    near = 0
+    for seed, problem in _forked(40):
+        tables = tabulate(problem, Target.THROUGHPUT)
+        assert tables is not None
+        every = with_forks(tables, Target.THROUGHPUT, is_quickest=False)
+        any_way = _AnyWay.of(tables, Target.THROUGHPUT)
+        assert any_way is not None
+        for _ in range(8):
+            weights = Weights(
+                seconds=rng.random(1) * rng.integers(2),
+                joules=rng.random(1) * rng.integers(2),
+                size_bytes=rng.random(1) * 1e-6,
+                loads=rng.random((1, len(every.resources))),
+                memory=rng.random((1, len(every.pools))) * 1e-6,
+            )
+            costs = float(cheapest(every, weights).totals[0])
+            least = any_way.least(any_way.moved(every, weights))
+            assert least <= costs * (1.0 + CLOSE), seed
+            near += least > 0.9 * costs
+    assert near > 100
+
+
+def _best_of_all(target: Target, count: int) -> list[tuple[int, Problem, Distribution]]:
+    """The first random problems with forks that have a plan, with what is best of all ways."""
+    found = ((seed, problem, plan(problem, target)) for seed, problem in _forked(count))
+    return [(s, problem, best) for s, problem, best in found if isinstance(best, Distribution)]
+
+
+def _is_beyond(found: Distribution, best: Distribution) -> bool:
+    """Whether the bound of one is better than what another one reaches."""
+    value = best.metrics.value(found.target)
+    if found.target is Target.THROUGHPUT:
+        return found.bound < value * (1.0 - CLOSE)
+    return found.bound > value * (1.0 + CLOSE)
+
+
+@pytest.mark.parametrize("target", list(Target))
+def test_where_ways_are_left_out_no_bound_is_beyond_the_best_of_all(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    optimal = _optimal_of_few(_best_of_all(target, 20), target, monkeypatch)
+    # Where another way cannot be better, that is seen.
+    assert optimal >= 3
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("target", list(Target))
+def test_where_ways_are_left_out_no_bound_is_beyond_the_best_of_all_of_many(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _optimal_of_few(_best_of_all(target, 120), target, monkeypatch) >= 20
+
+
+def _optimal_of_few(
+    made: Sequence[tuple[int, Problem, Distribution]],
+    target: Target,
+    monkeypatch: pytest.MonkeyPatch,
+) -> int:
+    """How many plans are called optimal where few ways are among the choices."""
+    monkeypatch.setattr(branches, "_MOST_LOOKED_AT", 0)
+    optimal = as_good = 0
+    for seed, problem, best in made:
+        found = plan(problem, target)
+        if isinstance(found, Infeasible):
+            assert not found.is_certain, seed
+            continue
+        assert not _is_beyond(found, best), seed
+        optimal += found.is_optimal
+        as_good += found.metrics.cost(target) <= best.metrics.cost(target) * (1.0 + CLOSE)
+    # The ways that need little of what is short are there.
+    assert as_good >= (0.95 if target is Target.MEMORY else 0.75) * len(made)
+    return optimal
+
+
+def test_a_schedule_that_was_not_searched_to_its_end_is_not_called_the_quickest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = _best_of_all(Target.LATENCY, 40)
+    monkeypatch.setattr(schedules, "_MOST_TRIES", 0)
+    monkeypatch.setattr(schedules, "_LEAST_TRIES", 0)
+    slower = 0
+    for seed, problem, best in made:
+        found = plan(problem, Target.LATENCY)
+        assert isinstance(found, Distribution), seed
+        assert not _is_beyond(found, best), seed
+        if found.metrics.latency_s > best.metrics.latency_s * (1.0 + CLOSE):
+            slower += 1
+            assert not found.is_optimal, seed
+    assert slower > 0
+
+
+def test_a_bound_on_the_rate_that_is_out_of_reach_is_told_with_what_all_ways_allow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seed, problem, best = next(
+        one
+        for one in _best_of_all(Target.THROUGHPUT, 5)
+        if 1.0 < one[2].metrics.throughput_per_s < 1e6
+    )
+    monkeypatch.setattr(branches, "_MOST_LOOKED_AT", 0)
+    limit = best.metrics.throughput_per_s * 1e3
+    bounded = replace(problem, bounds=(Bound(target=Target.THROUGHPUT, limit=limit),))
+    found = plan(bounded, Target.THROUGHPUT)
+    assert isinstance(found, Infeasible), seed
+    assert not found.is_certain
+    (most,) = re.findall(r"no more than ([0-9.,]+)", found.reason)
+    assert float(most.replace(",", "")) >= best.metrics.throughput_per_s * 0.99
+
+
+def test_the_bound_on_the_rate_is_near_where_branches_may_go_anywhere() -> None:
+    gaps = []
+    for seed in range(20):
+        rng = random.Random(seed)
+        problem = plain_problem(rng, segments=8, devices=2, configurations=1, forks=1)
+        tables = tabulate(problem, Target.THROUGHPUT)
+        assert tables is not None
+        least_s = least_cost(tables, Target.THROUGHPUT, Caps.none(tables), 1e6)
+        best = plan(problem, Target.THROUGHPUT)
+        assert isinstance(best, Distribution)
+        reached_s = 1.0 / best.metrics.throughput_per_s
+        assert least_s <= reached_s * (1.0 + CLOSE)
+        gaps.append(reached_s / least_s - 1.0)
+    assert float(np.median(gaps)) < 0.05
