@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import chain, groupby, islice, product
 from typing import TypeVar
 
 import numpy as np
@@ -235,19 +235,20 @@ def demands_of(tables: Tables, step: PlacedFork) -> Floats:
 
 def _all_options(tables: Tables) -> list[list[ForkOption]] | None:
     """Of every fork and home all ways; None: there are too many to look at."""
-    looked_at = 0
     is_parted = parted(tables)
-    found: list[list[ForkOption]] = []
-    for index, fork in enumerate(tables.problem.summary.forks):
-        for home, device in enumerate(tables.devices):
-            options = []
-            for step in _ways(tables, index, fork, device, is_parted):
-                looked_at += 1
-                if looked_at > _MOST_LOOKED_AT:
-                    return None
-                options.append(ForkOption(step=step, home=home, demands=demands_of(tables, step)))
-            found.append(options)
-    return found
+    ways = [
+        _ways(tables, index, fork, device, is_parted)
+        for index, fork in enumerate(tables.problem.summary.forks)
+        for device in tables.devices
+    ]
+    # What each demands takes much longer than to count them.
+    steps = list(islice(chain.from_iterable(ways), _MOST_LOOKED_AT + 1))
+    if len(steps) > _MOST_LOOKED_AT:
+        return None
+    return [
+        [_option(tables, step) for step in alike]
+        for _, alike in groupby(steps, key=lambda step: (step.fork, step.home))
+    ]
 
 
 def _ways(

@@ -77,20 +77,18 @@ def attempt(problem: Problem, target: Target, effort: float = EFFORT) -> Distrib
 
 
 def _searched(problem: Problem, target: Target, effort: float) -> Distribution | _Nothing:
-    tables = tables_of(problem, target, is_whole=False)
+    tables = tabulate(problem, target)
     if tables is None:
         return _Nothing(is_certain=True)
-    search = _Search(
-        problem=problem, tables=tables, target=target, effort=effort, caps=caps_of(tables)
-    )
+    if target is Target.LATENCY:
+        search = _Search.of(with_needed_forks(tables), target, effort)
+        quickest = search.quickest_of_all()
+        if quickest is not None:
+            return search.distribution(quickest)
+    search = _Search.of(_with_forks(tables, target), target, effort)
     found = search.run()
-    is_whole = tables.forks.is_whole
     if isinstance(found, _Nothing):
-        return _Nothing(is_certain=found.is_certain and is_whole)
-    if not is_whole:
-        # Ways to run forks that were left out may be better.
-        least = least_cost(tables, target, search.caps, effort)
-        found = replace(found, bound=min(found.bound, least))
+        return _Nothing(is_certain=found.is_certain and search.is_whole)
     return search.distribution(found)
 
 
@@ -146,18 +144,14 @@ def _best_of(
     return answer
 
 
-def tables_of(problem: Problem, target: Target, *, is_whole: bool = True) -> Tables | None:
-    """The arrays of a problem, forks among the choices; None if no device may do anything.
-
-    Not `is_whole`: where only the quickest route counts, forks that it does not need may be
-    missing.
-    """
+def tables_of(problem: Problem, target: Target) -> Tables | None:
+    """The arrays of a problem, forks among the choices; None if no device may do anything."""
     tables = tabulate(problem, target)
-    if tables is None:
-        return None
+    return None if tables is None else _with_forks(tables, target)
+
+
+def _with_forks(tables: Tables, target: Target) -> Tables:
     is_quickest = target is Target.LATENCY and is_free(tables)
-    if is_quickest and not is_whole:
-        return with_needed_forks(tables)
     is_sized = target is Target.MEMORY or caps_of(tables).is_sized
     return with_forks(tables, target, is_quickest=is_quickest, is_sized=is_sized)
 
@@ -220,6 +214,22 @@ class _Search:
     effort: float
     caps: Caps
 
+    @classmethod
+    def of(cls, tables: Tables, target: Target, effort: float) -> _Search:
+        """The search in these tables."""
+        return cls(
+            problem=tables.problem,
+            tables=tables,
+            target=target,
+            effort=effort,
+            caps=caps_of(tables),
+        )
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no way to run forks was left out that may be better."""
+        return self.tables.forks.is_whole
+
     @property
     def rate(self) -> float:
         """Requests per second that are asked for at least."""
@@ -229,6 +239,8 @@ class _Search:
         """The answer, with its metrics."""
         metrics = evaluate(self.problem, found.routes)
         cost, least = metrics.cost(self.target), found.bound
+        if not self.is_whole:
+            least = min(least, least_cost(self.tables, self.target, self.caps, self.effort))
         if cost <= least * (1.0 + CLOSE):
             least = cost
         if self.target is Target.THROUGHPUT:
@@ -361,6 +373,18 @@ class _Search:
         after = amounts(self.tables, tied)
         is_as_good = _cost(weights, after) <= cost * (1.0 + CLOSE)
         return tied if is_as_good and after.seconds < before.seconds else pieces
+
+    def quickest_of_all(self) -> _Found | None:
+        """The quickest route, if it keeps to everything that is asked."""
+        paths = cheapest(self.tables, Weights.of_time(self.tables))
+        least_s = float(paths.totals[0])
+        if not np.isfinite(least_s):
+            return None
+        pieces = paths.pieces()
+        if not self.caps.allows(amounts(self.tables, pieces)):
+            return None
+        found = _Found(routes=(as_route(self.tables, pieces),), bound=least_s)
+        return found if not self.rate or self._serves(found.routes) else None
 
     def _quickest(self) -> _Outcome:
         weights = Weights.of_time(self.tables)

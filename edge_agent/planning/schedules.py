@@ -183,10 +183,22 @@ class _Parallel:
             seconds=self.seconds.tolist(),
             around=self.places.around,
             alone_s=[self.alone_s[:, home, index_of[m.device]].tolist() for m in machines],
+            cores=tables.problem.device(device).cores,
+            hosts=_hosts(tables, machines, device),
             arms=self.arms,
             tries=tries,
             best_s=float(self.linear_s[home]),
         )
+
+
+def _hosts(tables: Tables, machines: Sequence[Machine], home: DeviceId) -> list[int]:
+    """The machines that are the cores of the home."""
+    host = tables.host_of[tables.devices.index(home)]
+    return [
+        at
+        for at, machine in enumerate(machines)
+        if machine.device == home and tables.resource_of[machine.choices[0]] == host
+    ]
 
 
 def _linear_s(tables: Tables, inside: SegmentRange) -> Floats:
@@ -298,10 +310,15 @@ class _Search:
     """What is known of arms: by (choices, branches), as `_choice`. Of all homes."""
     trips: Sequence[_Trip | None]
     """To each machine and back; None: it is at home."""
+    cores: int
+    """Of the home; they send and receive beside what they compute."""
+    hosts: Sequence[int]
+    """The machines that are the cores of the home."""
     best: PlacedFork | None = None
     is_cut: bool = False
     """Whether something was left out that might be better."""
     _runs: dict[tuple[int, Branches], tuple[float, int]] = field(default_factory=dict)
+    _sends: dict[tuple[int, Branches], float] = field(default_factory=dict)
 
     def run_s(self, machine: int, branches: Branches) -> tuple[float, int]:
         """Seconds of an arm on a machine in its best choice, there and back if nothing else is
@@ -312,6 +329,29 @@ class _Search:
             sent_s = self._sent_s(machine, branches) if self.trips[machine] else 0.0
             self._runs[key] = run_s + sent_s, choice
         return self._runs[key]
+
+    def ends_s(self, arms: Sequence[Branches]) -> float:
+        """Seconds that no schedule with these arms, or more branches in them, ends before."""
+        used = [m for m, own in enumerate(arms) if own]
+        found = max((self.run_s(m, arms[m])[0] for m in used), default=0.0)
+        for host in self.hosts:
+            if arms[host]:
+                sent_s = sum(self._home_s(m, arms[m]) for m in used)
+                found = max(found, self.run_s(host, arms[host])[0] + sent_s)
+        return found
+
+    def _home_s(self, machine: int, branches: Branches) -> float:
+        """Seconds for which an arm elsewhere keeps all cores of the home from computing."""
+        trip = self.trips[machine]
+        if trip is None:
+            return 0.0
+        key = (machine, branches)
+        if key not in self._sends:
+            there = self.fork.input_bytes(branches) * trip.there.send_s_per_byte
+            back = sum(self.fork.branches[b].output_bytes for b in branches)
+            took_s = there + back * trip.back.receive_s_per_byte
+            self._sends[key] = took_s / self.cores
+        return self._sends[key]
 
     def _choice(self, choices: Branches, branches: Branches) -> tuple[float, int]:
         """Seconds of an arm in the best of some choices, and that choice."""
@@ -357,14 +397,15 @@ class _Search:
             if self.alone_s[machine][order[0]] > self.best_s * _SURELY:
                 continue
             longer = tuple(sorted((*own, order[0])))
-            further.append((self.run_s(machine, longer)[0], machine, longer))
-        for run_s, machine, longer in sorted(further):
-            if run_s >= self.best_s:
+            after = (*arms[:machine], longer, *arms[machine + 1 :])
+            further.append((self.ends_s(after), machine, after))
+        for ends_s, _, after in sorted(further):
+            if ends_s >= self.best_s:
                 break
             if self.tries <= 0:
                 self.is_cut = True
                 break
-            self._deepen(order[1:], (*arms[:machine], longer, *arms[machine + 1 :]))
+            self._deepen(order[1:], after)
 
     def _try(self, arms: tuple[Branches, ...]) -> None:
         used = [machine for machine, own in enumerate(arms) if own]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -29,7 +30,7 @@ from edge_agent.planning.arms import (
 from edge_agent.planning.tables import Floats, Ints, Tables
 from edge_agent.summaries import Fork
 
-_MOST_TRIES = 1000
+_MOST_TRIES = 400
 """Ways that are made in all."""
 
 
@@ -48,11 +49,12 @@ def spread_ways(
             machines = machines_of(tables, able, home)
             spread = _Spread(tables=tables, fork=fork, machines=machines, rows=rows)
             made: dict[PlacedFork, None] = {}
-            for free in (None, *range(len(machines))):
-                for inside in columns:
-                    arms = spread.over(inside, free)
-                    if len(made) < count and _may_be(tables, fork, home, machines, arms):
-                        made[_step(tables, index, home, arms)] = None
+            for free, inside in product((None, *range(len(machines))), columns):
+                if len(made) >= count:
+                    break
+                arms = spread.over(inside, free)
+                if _may_be(tables, fork, home, machines, arms):
+                    made[_step(tables, index, home, arms)] = None
             yield from made
 
 

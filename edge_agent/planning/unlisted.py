@@ -1,54 +1,88 @@
 """What no plan can beat whatever ways its forks run, where not all ways are among the choices.
 
-Branches may go anywhere, each to where it costs least, and share no run and no transfer: whatever
-way a fork runs, it costs no less than that. One such way for each fork and home stands for all of
-them in a sweep at given weights or prices (see `mixture`), which gives a bound.
+Branches may go anywhere, each to where it costs least at given weights, and share no run and no
+transfer: whatever way a fork runs, it costs no less than that. One such way for each fork and home
+stands for all of them in a sweep, which gives a bound. For the rate, the weights are prices, and
+the best ones are found as those of mixtures are (see `mixture`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from edge_agent.distributions import PlacedFork
-from edge_agent.planning.amounts import Caps, column_count
+from edge_agent.planning.amounts import (
+    FIRST_LOAD,
+    JOULES,
+    SECONDS,
+    SIZE_BYTES,
+    Caps,
+    column_count,
+)
 from edge_agent.planning.arms import able_in, parted
-from edge_agent.planning.branches import ForkOption, at_homes, widened
+from edge_agent.planning.branches import ForkOption, at_homes, widened, with_needed_forks
 from edge_agent.planning.mixing import relaxed
-from edge_agent.planning.mixture import Wish
+from edge_agent.planning.mixture import Column, Relaxation, Wish
 from edge_agent.planning.schedules import least_times
-from edge_agent.planning.shortest import Weights, sent, sweep, weigh
+from edge_agent.planning.shortest import Weights, cheapest, sent
 from edge_agent.planning.spread import bytes_of_branches, held_by_branches
-from edge_agent.planning.tables import Floats, Tables, sends_between, tabulate
+from edge_agent.planning.tables import Floats, Ints, Sends, Tables, sends_between, tabulate
 from edge_agent.plans import Target
 from edge_agent.summaries import Fork
 
 _SHARE = 0.1
-"""Of the effort, to find prices."""
+"""Of the effort, to find prices; and once more, to improve them."""
 
 
 def least_cost(tables: Tables, target: Target, caps: Caps, effort: float) -> float:
     """What nothing can beat, whatever ways forks run: seconds per request for the throughput, else
     the metric; 0 where nothing is known."""
-    if target is Target.MEMORY:
-        return _least_bytes(tables)
-    any_way = _AnyWay.of(tables, target)
-    if any_way is None:
+    match target:
+        case Target.MEMORY:
+            return _least_bytes(tables)
+        case Target.LATENCY:
+            needed = with_needed_forks(_plain(tables, target))
+            if needed.forks.is_whole:
+                return float(cheapest(needed, Weights.of_time(needed)).totals[0])
+            return AnyWay.of(tables, target).least(Weights.of_time)
+        case Target.ENERGY | Target.BYTES:
+            return AnyWay.of(tables, target).least(lambda known: Weights.of(known, target))
+        case Target.THROUGHPUT:
+            return _least_s(tables, caps, effort * _SHARE)
+
+
+def _plain(tables: Tables, target: Target) -> Tables:
+    """The tables without forks."""
+    found = tabulate(tables.problem, target)
+    assert found is not None, "there are tables already"
+    return found
+
+
+def _least_s(tables: Tables, caps: Caps, effort: float) -> float:
+    """Seconds per request that no mixture needs fewer than."""
+    some = relaxed(tables, Wish(target=Target.THROUGHPUT), caps, effort)
+    if np.isinf(some.bound) or some.idle:
         return 0.0
-    if target is not Target.THROUGHPUT:
-        return any_way.least(Weights.of(any_way.tables, target))
-    found = relaxed(tables, Wish(target=target), caps, effort * _SHARE)
-    prices = found.best_prices
-    if prices is None or np.isinf(found.bound):
-        return 0.0
-    # Of memory, branches that go anywhere need so little that its prices may do harm.
-    loads_alone = np.where(np.arange(len(prices)) < len(tables.resources), prices, 0.0)
-    bounds = [0.0]
-    for row in (prices, loads_alone):
-        total = any_way.least(any_way.moved(tables, found.weights_at(row[None])))
-        bounds.append(found.bound_at(row, total))
-    return max(bound for bound in bounds if np.isfinite(bound))
+    any_way = AnyWay.of(tables, Target.THROUGHPUT)
+    memory = dict(zip(tables.pools, caps.memory.tolist(), strict=True))
+    known = any_way.tables
+    found = _AnyMixture(
+        any_way=any_way,
+        tables=known,
+        wish=some.wish,
+        caps=replace(
+            caps,
+            loads=np.full(len(known.resources), np.inf),
+            memory=np.array([memory.get(pool, np.inf) for pool in known.pools]),
+        ),
+        scale_s=some.scale_s,
+    )
+    found.add([any_way.moved(tables, column) for column in some.columns])
+    found.improve(effort)
+    return found.bound if np.isfinite(found.bound) else 0.0
 
 
 def _least_bytes(tables: Tables) -> float:
@@ -73,98 +107,186 @@ def _least_bytes(tables: Tables) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _AnyWay:
+class AnyWay:
     """Tables with one way for each fork and home, that costs no more than any."""
 
-    bare: Tables
-    """Without it."""
     tables: Tables
-    least_s: Floats
-    """(forks, d): seconds that none takes less than."""
+    """What these ways demand is not in it: that depends on the weights."""
+    _branches: tuple[_Branches, ...]
+    _homes: Ints
+    """(e,): of each of `Forks.steps`, among the devices of these branches."""
+    _least_s: Floats
+    """(e,): seconds that no way of that fork takes less than."""
 
     @classmethod
-    def of(cls, tables: Tables, target: Target) -> _AnyWay | None:
-        plain = tabulate(tables.problem, target)
-        assert plain is not None, "there are tables already"
-        bare, options = at_homes(plain, target, _one_each)
-        if not options:
-            return None
-        return cls(bare=bare, tables=widened(bare, options), least_s=np.array(least_times(bare)))
+    def of(cls, tables: Tables, target: Target) -> AnyWay:
+        """For the problem of some tables."""
+        bare, options = at_homes(_plain(tables, target), target, _one_each)
+        known = widened(bare, options) if options else bare
+        seconds = least_times(bare) if options else []
+        return cls(
+            tables=known,
+            _branches=tuple(_Branches.of(bare, f) for f in bare.problem.summary.forks)
+            if options
+            else (),
+            _homes=np.array([known.devices.index(step.home) for step in known.forks.steps]),
+            _least_s=np.array(
+                [seconds[o.fork][known.devices.index(o.home)] for o in known.forks.steps]
+            ),
+        )
 
-    def moved(self, tables: Tables, weights: Weights) -> Weights:
-        """Weights for tables of the same problem, for these."""
-        own = Weights.none(self.tables, len(weights.seconds))
-        loads, memory = own.loads, own.memory
-        for at, name in enumerate(tables.resources):
-            loads[:, self.tables.resources.index(name)] = weights.loads[:, at]
-        for at, name in enumerate(tables.pools):
-            memory[:, self.tables.pools.index(name)] = weights.memory[:, at]
-        return replace(weights, loads=loads, memory=memory)
-
-    def least(self, weights: Weights) -> float:
-        """The cost of the cheapest route at one row of weights; infinity if there is none."""
-        costs = weigh(self.tables, weights)
+    def at(self, weights: Weights) -> Tables:
+        """The tables with ways that cost least at one row of weights."""
         forks = self.tables.forks
-        found = np.array([self._costs(f, weights) for f in self._forks()])
-        for step, place, choice in zip(
-            forks.steps, forks.places.tolist(), forks.choices.tolist(), strict=True
-        ):
-            home = self.tables.devices.index(step.home)
-            seconds = self.least_s[step.fork, home]
-            cost = np.inf
-            if np.isfinite(seconds):
-                cost = found[step.fork, home] + float(weights.seconds[0]) * seconds
-            costs.segment[place, 0, choice] = cost
-        return float(sweep(self.tables, costs).totals[0])
+        if not forks.steps:
+            return self.tables
+        rows = [branches.demands(weights) for branches in self._branches]
+        demands = np.array(
+            [rows[s.fork][h] for s, h in zip(forks.steps, self._homes.tolist(), strict=True)]
+        )
+        demands[:, SECONDS] = self._least_s
+        return replace(self.tables, forks=replace(forks, demands=demands))
 
-    def _forks(self) -> tuple[Fork, ...]:
-        return self.bare.problem.summary.forks
+    def least(self, weights_of: Callable[[Tables], Weights]) -> float:
+        """The cost of the cheapest route at one row of weights; infinity if there is none."""
+        weights = weights_of(self.tables)
+        return float(cheapest(self.at(weights), weights).totals[0])
 
-    def _costs(self, fork: Fork, weights: Weights) -> Floats:
-        """(d,): of a fork from each home, but for the seconds of the request."""
-        tables = self.bare
-        able = able_in(tables, fork, parted(tables))
-        if not able:
-            return np.full(len(tables.devices), np.inf)
-        rate = weights.joules[0] * tables.joules_per_s
-        rate = rate + weights.loads[0, tables.resource_of] * tables.per_round
-        given, taken = _carried(fork)
-        work = np.array([branch.work for branch in fork.branches])
-        seconds = work @ tables.seconds[fork.segments.start : fork.segments.stop]
-        seconds = seconds + (given + taken)[:, None] * tables.border_s_per_byte
-        runs = seconds * rate
-        runs += held_by_branches(tables, fork) * weights.memory[0, tables.pool_of]
-        best = np.full((len(tables.devices), len(fork.branches)), np.inf)
-        np.minimum.at(best, tables.device_of[able], runs[:, able].T)
-        there, back = self._sent(given, weights), self._sent(taken, weights)
-        everywhere = there + back.swapaxes(1, 2) + best.T[:, None, :]
-        # A way has two arms at least.
-        started = 2.0 * (tables.overhead * rate)[able].min()
-        found: Floats = everywhere.min(axis=2).sum(axis=0) + started
-        return found
+    def moved(self, tables: Tables, column: Column) -> Column:
+        """A route of other tables of the same problem."""
+        found = column.amounts
+        loads = dict(zip(tables.resources, found.loads.tolist(), strict=True))
+        memory = dict(zip(tables.pools, found.memory.tolist(), strict=True))
+        own = replace(
+            found,
+            loads=np.array([loads.get(name, 0.0) for name in self.tables.resources]),
+            memory=np.array([memory.get(name, 0.0) for name in self.tables.pools]),
+        )
+        return replace(column, amounts=own)
 
-    def _sent(self, sizes: Floats, weights: Weights) -> Floats:
-        """(branches, d, d): sending each size from each device to each, but for the time."""
-        tables = self.bare
-        untimed = replace(weights, seconds=np.zeros(1))
-        sends = sends_between(tables.problem, tables.devices, sizes)
-        here = weights.loads[:, tables.host_of]
-        link = weights.loads[:, tables.link_of]
-        costs = sent(sends, untimed, here[:, :, None], here[:, None, :], link)
-        return costs[:, 0]
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _AnyMixture(Relaxation):
+    """The relaxation over routes whose forks run in any way."""
+
+    any_way: AnyWay
+
+    def _price(self, prices: Floats) -> int:
+        added = 0
+        for row in prices:
+            self.tables = self.any_way.at(self.weights_at(row[None]))
+            # A class with slots is made anew by the decorator, so `super()` has no arguments here.
+            added += Relaxation._price(self, row[None])
+            # The next time, the same choices of forks stand for other ways.
+            self._seen.clear()
+        return added
 
 
 def _one_each(tables: Tables) -> list[ForkOption]:
-    """A way for each fork and home, that is none."""
+    """A way for each fork and home that has any, whose demands are not known yet."""
     return [
         ForkOption(
             step=PlacedFork(fork=index, segments=fork.segments, home=home, arms=()),
             home=at,
             demands=np.zeros(column_count(tables)),
         )
-        for index, fork in enumerate(tables.problem.summary.forks)
+        for (index, fork), least_s in zip(
+            enumerate(tables.problem.summary.forks), least_times(tables), strict=True
+        )
         for at, home in enumerate(tables.devices)
+        if np.isfinite(least_s[at])
     ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Branches:
+    """What each branch of a fork demands alone, but for the seconds of the request."""
+
+    tables: Tables
+    able: Ints
+    """Choices in which they may run."""
+    seconds: Floats
+    """(branches, c): of a run, without overhead."""
+    held: Floats
+    """(branches, c): bytes of weights."""
+    there: Sends
+    """(branches, d, d): what is read for each branch."""
+    back: Sends
+    """(branches, d, d): what it gives."""
+
+    @classmethod
+    def of(cls, tables: Tables, fork: Fork) -> _Branches:
+        given, taken = _carried(fork)
+        work = np.array([branch.work for branch in fork.branches])
+        seconds = work @ tables.seconds[fork.segments.start : fork.segments.stop]
+        problem, devices = tables.problem, tables.devices
+        return cls(
+            tables=tables,
+            able=np.array(able_in(tables, fork, parted(tables)), np.int64),
+            seconds=seconds + (given + taken)[:, None] * tables.border_s_per_byte,
+            held=held_by_branches(tables, fork),
+            there=sends_between(problem, devices, given),
+            back=sends_between(problem, devices, taken),
+        )
+
+    def demands(self, weights: Weights) -> Floats:
+        """(d, columns): from each home, of all branches where they cost least at one row of
+        weights; of no meaning where they cannot run."""
+        tables, able = self.tables, self.able
+        count = len(tables.devices)
+        rows = np.zeros((count, column_count(tables)))
+        if not len(able):
+            return rows
+        rate = weights.joules[0] * tables.joules_per_s
+        rate = rate + weights.loads[0, tables.resource_of] * tables.per_round
+        costs = (self.seconds * rate + self.held * weights.memory[0, tables.pool_of])[:, able]
+        every = np.arange(count)
+        best = np.zeros((len(costs), count), np.int64)
+        least = np.full((len(costs), count), np.inf)
+        for device in np.unique(tables.device_of[able]).tolist():
+            (own,) = np.nonzero(tables.device_of[able] == device)
+            first = own[costs[:, own].argmin(axis=1)]
+            best[:, device] = able[first]
+            least[:, device] = costs[np.arange(len(costs)), first]
+        trips = self._sent(self.there, weights) + self._sent(self.back, weights).swapaxes(1, 2)
+        places = (trips + least[:, None, :]).argmin(axis=2)
+        for branch, at in enumerate(places):
+            choice = best[branch, at]
+            self._add_run(rows, choice, self.seconds[branch, choice])
+            first = FIRST_LOAD + len(tables.resources)
+            rows[every, first + tables.pool_of[choice]] += self.held[branch, choice]
+            self._add_sends(rows, self.there, branch, every, at, every)
+            self._add_sends(rows, self.back, branch, at, every, every)
+        # A way has two arms at least.
+        starting = able[(tables.overhead * rate)[able].argmin()]
+        self._add_run(rows, np.full(count, starting), 2.0 * tables.overhead[[starting] * count])
+        return rows
+
+    def _sent(self, sends: Sends, weights: Weights) -> Floats:
+        """(branches, d, d): what sending costs, but for the time."""
+        tables = self.tables
+        here = weights.loads[:, tables.host_of]
+        link = weights.loads[:, tables.link_of]
+        untimed = replace(weights, seconds=np.zeros(1))
+        return sent(sends, untimed, here[:, :, None], here[:, None, :], link)[:, 0]
+
+    def _add_run(self, rows: Floats, choice: Ints, seconds: Floats) -> None:
+        tables = self.tables
+        every = np.arange(len(rows))
+        rows[:, JOULES] += seconds * tables.joules_per_s[choice]
+        load = seconds * tables.per_round[choice]
+        rows[every, FIRST_LOAD + tables.resource_of[choice]] += load
+
+    def _add_sends(
+        self, rows: Floats, sends: Sends, branch: int, source: Ints, target: Ints, every: Ints
+    ) -> None:
+        tables = self.tables
+        at = (branch, source, target)
+        rows[:, JOULES] += sends.joules[at]
+        rows[:, SIZE_BYTES] += sends.size_bytes[at]
+        rows[every, FIRST_LOAD + tables.link_of[source, target]] += sends.link_seconds[at]
+        rows[every, FIRST_LOAD + tables.host_of[source]] += sends.source_seconds[at]
+        rows[every, FIRST_LOAD + tables.host_of[target]] += sends.target_seconds[at]
 
 
 def _carried(fork: Fork) -> tuple[Floats, Floats]:

@@ -10,7 +10,7 @@ import pytest
 
 from edge_agent.devices import DeviceId, UnitId
 from edge_agent.distributions import Distribution, Infeasible, PlacedFork
-from edge_agent.planning import branches
+from edge_agent.planning import branches, planner
 from edge_agent.planning.amounts import amounts
 from edge_agent.planning.branches import with_forks, with_needed_forks
 from edge_agent.planning.caps import memory_together
@@ -23,7 +23,7 @@ from edge_agent.planning.metrics import (
     memory_bytes,
     resource_loads,
 )
-from edge_agent.planning.planner import plan
+from edge_agent.planning.planner import caps_of, plan, tables_of
 from edge_agent.planning.schedules import schedules
 from edge_agent.planning.shortest import Pieces, Weights, as_route, cheapest
 from edge_agent.planning.tables import Tables, tabulate
@@ -166,6 +166,27 @@ def test_where_no_memory_holds_a_segment_whole_its_branches_are_on_two_devices()
     found = planned(weighty(forked(devices, others, latency_s=1.0)))
     assert has_fork(found)
     assert found.is_optimal
+
+
+def test_where_the_quickest_route_fits_no_other_ways_to_run_forks_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    devices = device(A, 0.01, 0.1, 0.01, memory_bytes=3500)
+    made = weighty(forked(devices, device(B, 0.01, 0.1, 0.01, memory_bytes=3500)))
+    tables = tables_of(made, Target.LATENCY)
+    assert tables is not None
+    assert caps_of(tables).is_sized
+    best = planned(made)
+    assert has_fork(best)
+    assert best.is_optimal
+
+    def never(*_: object, **__: object) -> Tables:
+        raise AssertionError("other ways were looked at")
+
+    monkeypatch.setattr(planner, "with_forks", never)
+    assert planned(made) == best
+    with pytest.raises(AssertionError, match="other ways"):
+        planned(made, Target.ENERGY)
 
 
 def test_where_ways_to_run_forks_are_left_out_nothing_is_called_certain(

@@ -16,8 +16,8 @@ from edge_agent.planning.amounts import CLOSE, Caps
 from edge_agent.planning.branches import with_forks
 from edge_agent.planning.planner import plan
 from edge_agent.planning.shortest import Weights, cheapest
-from edge_agent.planning.tables import tabulate
-from edge_agent.planning.unlisted import _AnyWay, least_cost
+from edge_agent.planning.tables import Floats, Tables, tabulate
+from edge_agent.planning.unlisted import AnyWay, least_cost
 from edge_agent.plans import Bound, Target
 from edge_agent.problems import Problem
 from tests.planning.oracle.problems_made import plain_problem, small_problem
@@ -46,18 +46,28 @@ def test_no_way_to_run_a_fork_costs_less_than_what_stands_for_all() -> None:
         tables = tabulate(problem, Target.THROUGHPUT)
         assert tables is not None
         every = with_forks(tables, Target.THROUGHPUT, is_quickest=False)
-        any_way = _AnyWay.of(tables, Target.THROUGHPUT)
-        assert any_way is not None
+        any_way = AnyWay.of(tables, Target.THROUGHPUT)
+        named = any_way.tables.resources, any_way.tables.pools
+        assert (every.resources, every.pools) == named or len(named[0]) > len(every.resources)
         for _ in range(8):
-            weights = Weights(
-                seconds=rng.random(1) * rng.integers(2),
-                joules=rng.random(1) * rng.integers(2),
-                size_bytes=rng.random(1) * 1e-6,
-                loads=rng.random((1, len(every.resources))),
-                memory=rng.random((1, len(every.pools))) * 1e-6,
-            )
-            costs = float(cheapest(every, weights).totals[0])
-            least = any_way.least(any_way.moved(every, weights))
+            of_name = {name: rng.random() for name in (*named[0], *named[1])}
+            scalars = rng.random(1) * rng.integers(2), rng.random(1) * rng.integers(2)
+
+            def weights(
+                known: Tables,
+                of_name: dict[str, float] = of_name,
+                scalars: tuple[Floats, Floats] = scalars,
+            ) -> Weights:
+                return Weights(
+                    seconds=scalars[0],
+                    joules=scalars[1],
+                    size_bytes=np.full(1, 1e-7),
+                    loads=np.array([[of_name[name] for name in known.resources]]),
+                    memory=np.array([[of_name[name] * 1e-6 for name in known.pools]]),
+                )
+
+            costs = float(cheapest(every, weights(every)).totals[0])
+            least = any_way.least(weights)
             assert least <= costs * (1.0 + CLOSE), seed
             near += least > 0.9 * costs
     assert near > 100
