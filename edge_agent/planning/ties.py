@@ -23,7 +23,7 @@ from edge_agent.planning.mixture import (
 )
 from edge_agent.planning.packing import Packing
 from edge_agent.planning.shortest import Pieces, Weights, cheapest
-from edge_agent.planning.tables import Tables
+from edge_agent.planning.tables import Floats, Tables
 
 _ROUNDS = 20
 _ROOM = 1e-13
@@ -71,24 +71,24 @@ class _Hurried:
         """Whether there is time to look at other routes and to try fewer."""
         return self.tables.places <= SHORT
 
-    def add(self, columns: Sequence[Column]) -> bool:
-        """Whether there was one among them that is new and no slower than the slowest by now."""
+    def add(self, columns: Sequence[Column]) -> list[Column]:
+        """Those among them that are new and no slower than the slowest by now."""
         fresh = {
             column.pieces: column
             for column in columns
             if column.pieces not in self.columns and column.amounts.seconds <= self.slowest_s
         }
         self.columns |= fresh
-        return bool(fresh)
+        return list(fresh.values())
 
     def look_further(self) -> None:
         """Add the routes that a mixture of the least mean time at the rate has."""
+        columns = list(self.columns.values())
+        programme = self._served(columns)
+        if programme is None:
+            return
+        self._hurry(programme, columns)
         for _ in range(_ROUNDS):
-            columns = list(self.columns.values())
-            programme = self._served(columns)
-            if programme is None:
-                return
-            self._hurry(programme, columns)
             weights = replace(
                 Weights.none(self.tables),
                 loads=programme.duals[None, :-1] / self.busiest_s,
@@ -97,21 +97,26 @@ class _Hurried:
             paths = cheapest(self.tables, weights)
             starts = np.flatnonzero(np.isfinite(paths.starts())).tolist()
             found = columns_of(self.tables, [paths.pieces(0, d) for d in starts])
-            if not self.add([column for column in found if self.caps.allows(column.amounts)]):
+            fresh = self.add([column for column in found if self.caps.allows(column.amounts)])
+            if not fresh:
                 return
+            programme.add(self._rows(fresh), self._hurried_profits(fresh))
+            programme.solve()
 
     def best(self) -> Shares:
         """The shares that are wanted, of the routes that there are."""
         able = list(self.columns.values())
         able.sort(key=lambda column: (column.amounts.seconds, column.pieces))
         enough, few = len(able), 0
+        programme: Packing | None = None
         while enough - few > 1:
             middle = (enough + few) // 2
-            if self._served(able[:middle]) is None:
+            tried = self._served(able[:middle])
+            if tried is None:
                 few = middle
             else:
-                enough = middle
-        found = self._shared(able[:enough])
+                enough, programme = middle, tried
+        found = self._shared(able[:enough], programme)
         if not self.is_short:
             return found or self.shares
         for column, _ in reversed(found):
@@ -119,10 +124,10 @@ class _Hurried:
             found = fewer or found
         return found or self.shares
 
-    def _shared(self, columns: Sequence[Column]) -> Shares:
+    def _shared(self, columns: Sequence[Column], served: Packing | None = None) -> Shares:
         """The shares of these routes at the rate with the least mean time; none if they do not
-        reach it."""
-        programme = self._served(columns)
+        reach it. `served`: their programme, where it is known."""
+        programme = served or self._served(columns)
         if programme is None:
             return ()
         self._hurry(programme, columns)
@@ -134,18 +139,24 @@ class _Hurried:
         shares as its last row; None if they do not serve all that is asked."""
         if not columns:
             return None
-        loads = np.array([column.amounts.loads for column in columns]).T / self.busiest_s
-        programme = Packing(np.append(np.full(len(loads), 1.0 + _ROOM), 1.0))
-        programme.add(np.vstack([loads, np.ones(len(columns))]), np.ones(len(columns)))
+        programme = Packing(np.append(np.full(len(self.tables.resources), 1.0 + _ROOM), 1.0))
+        programme.add(self._rows(columns), np.ones(len(columns)))
         programme.solve()
         return programme if programme.value >= 1.0 - 1e-10 else None
 
     def _hurry(self, programme: Packing, columns: Sequence[Column]) -> None:
         """From the highest rate to the least mean time at the rate that is asked."""
-        seconds = np.array([column.amounts.seconds for column in columns])
-        programme.reprice(-seconds / self.slowest_s)
+        programme.reprice(self._hurried_profits(columns))
         programme.use_up(len(programme.limits) - 1, PENALTY)
         programme.solve()
+
+    def _rows(self, columns: Sequence[Column]) -> Floats:
+        """(limits, columns): of the programme."""
+        loads = np.array([column.amounts.loads for column in columns]).T / self.busiest_s
+        return np.vstack([loads, np.ones(len(columns))])
+
+    def _hurried_profits(self, columns: Sequence[Column]) -> Floats:
+        return -np.array([column.amounts.seconds for column in columns]) / self.slowest_s
 
 
 def _busiest_s(shares: Shares) -> float:
