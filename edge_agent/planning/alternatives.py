@@ -182,7 +182,9 @@ class _Sought:
         tables = tables_of(problem, target)
         assert tables is not None, "there is a distribution"
         paths = cheapest(tables, Weights.of(tables, target))
-        return cls(paths=paths, reached=forward(paths), is_free=is_free(tables))
+        return cls(
+            paths=paths, reached=forward(paths), is_free=is_free(tables) and tables.forks.is_whole
+        )
 
     def through(self, device: DeviceId) -> tuple[float, int]:
         """(the cost of the cheapest route that runs at least one segment on a device, which

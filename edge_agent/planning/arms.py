@@ -13,10 +13,10 @@ from edge_agent.distributions import PlacedArm
 from edge_agent.planning.cost import is_divisible
 from edge_agent.planning.known import Flags
 from edge_agent.planning.metrics import find_link, times_of
-from edge_agent.planning.tables import Tables
+from edge_agent.planning.tables import Floats, Tables
 from edge_agent.summaries import Fork
 
-_MOST_ORDERED = 4
+MOST_ORDERED = 4
 """Arms on other devices whose order of sending is tried, where they share a link."""
 
 Branches = tuple[int, ...]
@@ -74,6 +74,13 @@ def may_go(tables: Tables, fork: Fork, home: DeviceId, machine: Machine, own: Br
     return (most_in is None or brought <= most_in) and (most_out is None or returned <= most_out)
 
 
+def crossing(fork: Fork) -> tuple[Floats, Floats]:
+    """(branches,) each: bytes that a branch alone reads, and that it gives."""
+    given = [fork.input_bytes((b,)) for b in range(len(fork.branches))]
+    taken = [branch.output_bytes for branch in fork.branches]
+    return np.array(given, np.float64), np.array(taken, np.float64)
+
+
 def arm_of(tables: Tables, branches: Branches, choice: int) -> PlacedArm:
     """These branches in a choice."""
     where = tables.choices[choice]
@@ -88,7 +95,7 @@ def orders_of(
     there are too many."""
     away = [arm for arm in arms if arm.device != home]
     here = [arm for arm in arms if arm.device == home]
-    if len(away) > _MOST_ORDERED or not _have_to_wait(tables, home, away):
+    if len(away) > MOST_ORDERED or not _have_to_wait(tables, home, away):
         yield [*here, *away]
         return
     for order in permutations(away):
@@ -98,7 +105,7 @@ def orders_of(
 def is_order_open(tables: Tables, home: DeviceId, arms: Sequence[PlacedArm]) -> bool:
     """Whether another order than those of `orders_of` might make a difference."""
     away = [arm for arm in arms if arm.device != home]
-    return len(away) > _MOST_ORDERED and _have_to_wait(tables, home, away)
+    return len(away) > MOST_ORDERED and _have_to_wait(tables, home, away)
 
 
 def _have_to_wait(tables: Tables, home: DeviceId, away: Sequence[PlacedArm]) -> bool:

@@ -27,7 +27,15 @@ from edge_agent.planning.amounts import (
     column_count,
     memory_columns,
 )
-from edge_agent.planning.arms import able_in, arm_of, machines_of, may_go, orders_of, parted
+from edge_agent.planning.arms import (
+    able_in,
+    arm_of,
+    is_order_open,
+    machines_of,
+    may_go,
+    orders_of,
+    parted,
+)
 from edge_agent.planning.known import Flags
 from edge_agent.planning.metrics import (
     fork_legs,
@@ -75,10 +83,10 @@ def with_forks(
     def found(known: Tables) -> list[ForkOption]:
         nonlocal is_whole
         if is_quickest:
-            return _soonest(known)
-        options, is_whole = _worthwhile(
-            known, is_rate=is_at_rate(known.problem, target), is_sized=is_sized
-        )
+            options, is_whole = _soonest(known)
+        else:
+            is_rate = is_at_rate(known.problem, target)
+            options, is_whole = _worthwhile(known, is_rate=is_rate, is_sized=is_sized)
         return options
 
     known, options = at_homes(tables, target, found)
@@ -143,7 +151,9 @@ def _worthwhile(tables: Tables, *, is_rate: bool, is_sized: bool) -> tuple[list[
         ]
         found = [option for alike in kept for option in alike]
         if every is not None and len(_slots(found)) <= most:
-            return found, keeps_shared is is_shared
+            steps = [option.step for alike in every for option in alike]
+            is_open = any(is_order_open(tables, step.home, step.arms) for step in steps)
+            return found, keeps_shared is is_shared and not is_open
     return _some(tables, is_rate=is_rate, is_sized=is_sized), False
 
 
@@ -154,7 +164,8 @@ def _most_choices(tables: Tables) -> int:
 def _some(tables: Tables, *, is_rate: bool, is_sized: bool) -> list[ForkOption]:
     """Of each fork and home the way that ends soonest, and some that spread what is short."""
     found: dict[tuple[int, int], list[ForkOption]] = {}
-    for option in _soonest(tables):
+    quickest, _ = _soonest(tables)
+    for option in quickest:
         found.setdefault((option.step.fork, option.home), []).append(option)
     most = _most_choices(tables) // len(tables.devices)
     for step in spread_ways(tables, is_rate=is_rate, is_sized=is_sized, most=most - 1):
@@ -165,13 +176,11 @@ def _some(tables: Tables, *, is_rate: bool, is_sized: bool) -> list[ForkOption]:
     return [option for alike in found.values() for option in alike]
 
 
-def _soonest(tables: Tables) -> list[ForkOption]:
-    """The way of each fork and home that ends soonest."""
-    return [
-        _option(tables, step)
-        for schedule in schedules(tables)
-        if (step := schedule.soonest().step) is not None
-    ]
+def _soonest(tables: Tables) -> tuple[list[ForkOption], bool]:
+    """The way of each fork and home that ends soonest, and whether each certainly does."""
+    endings = [schedule.soonest() for schedule in schedules(tables)]
+    found = [_option(tables, ending.step) for ending in endings if ending.step is not None]
+    return found, all(ending.is_certain for ending in endings)
 
 
 def _option(tables: Tables, step: PlacedFork) -> ForkOption:
@@ -192,7 +201,7 @@ def _needed(tables: Tables, offered: Sequence[Schedule]) -> tuple[list[PlacedFor
     while True:
         paths = sweep(wide, costs)
         if not np.isfinite(paths.totals[0]):
-            return [], True
+            return [], all(ending.is_certain for ending in found.values())
         met = {(fork.fork, fork.home) for fork in paths.route().forks()}
         if met <= found.keys():
             steps = [ending.step for ending in found.values() if ending.step is not None]
@@ -242,9 +251,10 @@ def _all_options(tables: Tables) -> list[list[ForkOption]] | None:
         for device in tables.devices
     ]
     # What each demands takes much longer than to count them.
-    steps = list(islice(chain.from_iterable(ways), _MOST_LOOKED_AT + 1))
-    if len(steps) > _MOST_LOOKED_AT:
+    looked_at = list(islice(chain.from_iterable(ways), _MOST_LOOKED_AT + 1))
+    if len(looked_at) > _MOST_LOOKED_AT:
         return None
+    steps = [step for step in looked_at if step is not None]
     return [
         [_option(tables, step) for step in alike]
         for _, alike in groupby(steps, key=lambda step: (step.fork, step.home))
@@ -253,13 +263,15 @@ def _all_options(tables: Tables) -> list[list[ForkOption]] | None:
 
 def _ways(
     tables: Tables, index: int, fork: Fork, home: DeviceId, is_parted: Flags
-) -> Iterator[PlacedFork]:
+) -> Iterator[PlacedFork | None]:
+    """All ways of a fork from a home; None for each placement that is none."""
     machines = machines_of(tables, able_in(tables, fork, is_parted), home)
     for placed in product(range(len(machines)), repeat=len(fork.branches)):
         arms = {m: tuple(b for b, at in enumerate(placed) if at == m) for m in sorted({*placed})}
-        if len(arms) < 2:
-            continue
-        if not all(may_go(tables, fork, home, machines[m], own) for m, own in arms.items()):
+        if len(arms) < 2 or not all(
+            may_go(tables, fork, home, machines[m], own) for m, own in arms.items()
+        ):
+            yield None
             continue
         for chosen in product(*(machines[m].choices for m in arms)):
             made = [arm_of(tables, own, c) for own, c in zip(arms.values(), chosen, strict=True)]

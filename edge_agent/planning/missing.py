@@ -62,10 +62,10 @@ def obstacle(problem: Problem, target: Target, effort: float) -> Obstacle:
     stuck = _stuck_segments(tables)
     if stuck:
         return _certain(stuck)
-    paths = cheapest(tables, Weights.none(tables))
-    if not np.isfinite(paths.totals[0]):
-        return _certain(_unlinked(problem, target, tables))
     forked = with_forks(tables, target, is_quickest=False)
+    paths = cheapest(forked, Weights.none(forked))
+    if not np.isfinite(paths.totals[0]):
+        return Obstacle(text=_unlinked(problem, target, tables), is_certain=forked.forks.is_whole)
     single = _for_one_request(tables, target)
     alone = forked if single is tables else with_forks(single, target, is_quickest=False)
     searches = _Searches(effort=Effort(most=effort))

@@ -317,13 +317,6 @@ class Relaxation:
         self._take_bound(self._packing.duals, total)
 
     def _take_bound(self, prices: Floats, total: float) -> None:
-        bound = self.bound_at(prices, total)
-        if bound > self.bound:
-            self.bound, self.best_prices = bound, prices
-
-    def bound_at(self, prices: Floats, total: float) -> float:
-        """What no mixture beats, as `bound`, if no route is cheaper than `total` at these prices,
-        (rows,)."""
         caps = self._finite()
         count = len(self.tables.resources)
         known = sum(
@@ -333,14 +326,18 @@ class Relaxation:
         if self.is_rate:
             paid = float(prices[:count].sum())
             if paid > 0.0:
-                return self.scale_s * (total - known) / paid
-            # Every route exceeds the caps at these prices.
-            return np.inf if total - known > 1e-6 * total else 0.0
-        room = float(prices[:count] @ self._packing.limits[:count])
-        if self._is_served:
-            return (total - known - room) * self.cost_scale
-        # A solution would be worth less than its routes cost at these prices.
-        return np.inf if total - known > room * (1.0 + 1e-6) else 0.0
+                bound = self.scale_s * (total - known) / paid
+            else:
+                # Every route exceeds the caps at these prices.
+                bound = np.inf if total - known > 1e-6 * total else 0.0
+        else:
+            room = float(prices[:count] @ self._packing.limits[:count])
+            bound = (total - known - room) * self.cost_scale
+            if not self._is_served:
+                # A solution would be worth less than its routes cost at these prices.
+                bound = np.inf if total - known > room * (1.0 + 1e-6) else 0.0
+        if bound > self.bound:
+            self.bound, self.best_prices = bound, prices
 
 
 def _unit(cap: float) -> float:

@@ -37,6 +37,7 @@ from edge_agent.planning.mixing import Mixed, mix
 from edge_agent.planning.mixture import SHORT, Wish
 from edge_agent.planning.pipelines import best_pipeline
 from edge_agent.planning.shortest import Pieces, Weights, as_route, cheapest
+from edge_agent.planning.spread import most_of_branches
 from edge_agent.planning.tables import Floats, Tables, is_at_rate, tabulate
 from edge_agent.planning.ties import quickest_as_fast
 from edge_agent.planning.unlisted import least_cost
@@ -80,16 +81,24 @@ def _searched(problem: Problem, target: Target, effort: float) -> Distribution |
     tables = tabulate(problem, target)
     if tables is None:
         return _Nothing(is_certain=True)
+    quickest, least = None, None
     if target is Target.LATENCY:
-        search = _Search.of(with_needed_forks(tables), target, effort)
-        quickest = search.quickest_of_all()
-        if quickest is not None:
-            return search.distribution(quickest)
-    search = _Search.of(_with_forks(tables, target), target, effort)
+        needed = with_needed_forks(tables)
+        first = _Search.of(needed, target, effort)
+        quickest = first.quickest_of_all()
+        if needed.forks.is_whole:
+            if quickest is not None:
+                return first.distribution(quickest)
+            least = float(cheapest(needed, Weights.of_time(needed)).totals[0])
+    search = _Search.of(_with_forks(tables, target), target, effort, least)
     found = search.run()
-    if isinstance(found, _Nothing):
-        return _Nothing(is_certain=found.is_certain and search.is_whole)
-    return search.distribution(found)
+    if isinstance(found, _Found):
+        if quickest is not None and search.value(quickest) < search.value(found):
+            found = replace(quickest, bound=found.bound)
+        return search.distribution(found)
+    if quickest is not None:
+        return search.distribution(quickest)
+    return _Nothing(is_certain=found.is_certain and search.is_whole)
 
 
 def _known(problem: Problem, target: Target, routes: tuple[Route, ...]) -> Distribution:
@@ -147,13 +156,15 @@ def _best_of(
 def tables_of(problem: Problem, target: Target) -> Tables | None:
     """The arrays of a problem, forks among the choices; None if no device may do anything."""
     tables = tabulate(problem, target)
+    if tables is not None and target is Target.LATENCY and is_free(tables):
+        return with_forks(tables, target, is_quickest=True)
     return None if tables is None else _with_forks(tables, target)
 
 
 def _with_forks(tables: Tables, target: Target) -> Tables:
-    is_quickest = target is Target.LATENCY and is_free(tables)
-    is_sized = target is Target.MEMORY or caps_of(tables).is_sized
-    return with_forks(tables, target, is_quickest=is_quickest, is_sized=is_sized)
+    most = _most_memory(tables) + most_of_branches(tables)
+    is_sized = target is Target.MEMORY or bool((most > tables.memory_limits).any())
+    return with_forks(tables, target, is_quickest=False, is_sized=is_sized)
 
 
 def is_free(tables: Tables) -> bool:
@@ -213,9 +224,13 @@ class _Search:
     target: Target
     effort: float
     caps: Caps
+    least: float | None = None
+    """What nothing can beat, whatever ways forks run, where that is known."""
 
     @classmethod
-    def of(cls, tables: Tables, target: Target, effort: float) -> _Search:
+    def of(
+        cls, tables: Tables, target: Target, effort: float, least: float | None = None
+    ) -> _Search:
         """The search in these tables."""
         return cls(
             problem=tables.problem,
@@ -223,6 +238,7 @@ class _Search:
             target=target,
             effort=effort,
             caps=caps_of(tables),
+            least=least,
         )
 
     @property
@@ -240,7 +256,10 @@ class _Search:
         metrics = evaluate(self.problem, found.routes)
         cost, least = metrics.cost(self.target), found.bound
         if not self.is_whole:
-            least = min(least, least_cost(self.tables, self.target, self.caps, self.effort))
+            known = self.least
+            if known is None:
+                known = least_cost(self.tables, self.target, self.caps, self.effort)
+            least = min(least, known)
         if cost <= least * (1.0 + CLOSE):
             least = cost
         if self.target is Target.THROUGHPUT:
@@ -305,7 +324,7 @@ class _Search:
         least = max(mixed.bound, least)
         if mixed.value > least * (1.0 + self._near):
             alone = self._one_at_rate(aim)
-            if isinstance(alone, _Found) and self._value(alone) < mixed.value:
+            if isinstance(alone, _Found) and self.value(alone) < mixed.value:
                 found = alone
         return replace(found, bound=least) if isinstance(found, _Found) else found
 
@@ -325,7 +344,8 @@ class _Search:
             return _Nothing(is_certain=bool(np.isinf(found.bound)))
         return _Found(routes=(as_route(self.tables, found.pieces),), bound=found.bound)
 
-    def _value(self, found: _Found) -> float:
+    def value(self, found: _Found) -> float:
+        """The metric of the target."""
         return evaluate(self.problem, found.routes).cost(self.target)
 
     # One route

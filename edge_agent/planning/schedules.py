@@ -9,23 +9,34 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import permutations
 
 import numpy as np
 
 from edge_agent.devices import DeviceId
 from edge_agent.distributions import PlacedFork
 from edge_agent.planning.arms import (
+    MOST_ORDERED,
     Branches,
     Machine,
     able_in,
     arm_of,
+    crossing,
     is_order_open,
     machines_of,
     may_go,
     orders_of,
     parted,
 )
-from edge_agent.planning.metrics import fork_legs, latency_s, processor_s_per_byte, sending_s
+from edge_agent.planning.metrics import (
+    Computing,
+    Leg,
+    Sending,
+    fork_legs,
+    latency_s,
+    processor_s_per_byte,
+    sending_s,
+)
 from edge_agent.planning.tables import Floats, Tables, sends_between
 from edge_agent.problems import Link, Problem
 from edge_agent.subgraphs import SegmentRange
@@ -35,6 +46,8 @@ _MOST_TRIES = 4000
 """Schedules that are looked at in all, to find the quickest of each fork and home."""
 _LEAST_TRIES = 8
 """But for each at least so many."""
+_NODES = 24
+"""Arms that are begun, for each schedule that may be looked at."""
 _SURELY = 1.0 + 1e-9
 
 
@@ -86,7 +99,7 @@ def schedules(tables: Tables) -> Iterator[Schedule]:
     places = _Places(tables)
     for index, trips_s in enumerate(_trips_s(tables, forks)):
         branches = _Parallel.of(places, index, trips_s)
-        least_s = _least_s(tables, branches.able, branches.alone_s)
+        least_s = branches.least_s
         (homes,) = np.nonzero(least_s <= branches.linear_s * _SURELY)
         for home in homes.tolist():
             yield Schedule(
@@ -100,7 +113,7 @@ def least_times(tables: Tables) -> list[Floats]:
     forks = tables.problem.summary.forks
     places = _Places(tables)
     made = (_Parallel.of(places, i, trips_s) for i, trips_s in enumerate(_trips_s(tables, forks)))
-    return [_least_s(tables, branches.able, branches.alone_s) for branches in made]
+    return [branches.least_s for branches in made]
 
 
 class _Places:
@@ -165,6 +178,11 @@ class _Parallel:
             alone_s=_alone_s(tables, fork, seconds, able, trips_s),
         )
 
+    @property
+    def least_s(self) -> Floats:
+        """(d,): as `_least_s`."""
+        return _least_s(self.places.tables, self.able, self.seconds, self.alone_s)
+
     def search(self, home: int, tries: int) -> _Search | None:
         """The search from a home; None: there is but one place."""
         tables = self.places.tables
@@ -184,21 +202,20 @@ class _Parallel:
             around=self.places.around,
             alone_s=[self.alone_s[:, home, index_of[m.device]].tolist() for m in machines],
             cores=tables.problem.device(device).cores,
-            hosts=_hosts(tables, machines, device),
+            host=_host(tables, machines, device),
             arms=self.arms,
             tries=tries,
             best_s=float(self.linear_s[home]),
         )
 
 
-def _hosts(tables: Tables, machines: Sequence[Machine], home: DeviceId) -> list[int]:
-    """The machines that are the cores of the home."""
+def _host(tables: Tables, machines: Sequence[Machine], home: DeviceId) -> int | None:
+    """The machine that is the cores of the home."""
     host = tables.host_of[tables.devices.index(home)]
-    return [
-        at
-        for at, machine in enumerate(machines)
-        if machine.device == home and tables.resource_of[machine.choices[0]] == host
-    ]
+    for at, machine in enumerate(machines):
+        if machine.device == home and tables.resource_of[machine.choices[0]] == host:
+            return at
+    return None
 
 
 def _linear_s(tables: Tables, inside: SegmentRange) -> Floats:
@@ -216,7 +233,7 @@ def _linear_s(tables: Tables, inside: SegmentRange) -> Floats:
 def _trips_s(tables: Tables, forks: Sequence[Fork]) -> list[Floats]:
     """Of each fork (branches, d, d): seconds of sending what each branch alone reads from each home
     to each device, and what it gives back."""
-    given_bytes, taken_bytes = zip(*map(_crossing, forks), strict=True)
+    given_bytes, taken_bytes = zip(*map(crossing, forks), strict=True)
     sizes = np.concatenate([*given_bytes, *taken_bytes])
     sends = sends_between(tables.problem, tables.devices, sizes)
     given, taken = np.split(sends.seconds + sends.penalty, 2)
@@ -224,19 +241,12 @@ def _trips_s(tables: Tables, forks: Sequence[Fork]) -> list[Floats]:
     return np.split(trips, np.cumsum([len(fork.branches) for fork in forks])[:-1])
 
 
-def _crossing(fork: Fork) -> tuple[Floats, Floats]:
-    """(branches,) each: bytes that a branch alone reads, and that it gives."""
-    given = [fork.input_bytes((b,)) for b in range(len(fork.branches))]
-    taken = [branch.output_bytes for branch in fork.branches]
-    return np.array(given, np.float64), np.array(taken, np.float64)
-
-
 def _alone_s(
     tables: Tables, fork: Fork, seconds: Floats, able: Sequence[int], trips_s: Floats
 ) -> Floats:
     """(branches, d, d): from each home, seconds of each branch alone on each device, there and
     back. For `seconds` see `_Search`."""
-    given, taken = _crossing(fork)
+    given, taken = crossing(fork)
     took = seconds + tables.overhead + (given + taken)[:, None] * tables.border_s_per_byte
     alone_s = np.full((len(tables.devices), len(fork.branches)), np.inf)
     np.minimum.at(alone_s, tables.device_of[able], took[:, able].T)
@@ -244,16 +254,22 @@ def _alone_s(
     return found
 
 
-def _least_s(tables: Tables, able: Sequence[int], alone_s: Floats) -> Floats:
-    """(d,): from each home, no schedule takes less: each branch is somewhere, and where the home
-    can run one arm at a time, one of them is elsewhere."""
+def _least_s(tables: Tables, able: Sequence[int], seconds: Floats, alone_s: Floats) -> Floats:
+    """(d,): from each home, no schedule takes less: each branch is somewhere, all are shared among
+    so many machines, and where the home can run one arm at a time, one of them is elsewhere."""
     least_s: Floats = alone_s.min(axis=2).max(axis=0)
     is_home = np.eye(len(least_s), dtype=bool)
     away_s = np.where(is_home, np.inf, alone_s.min(axis=0)).min(axis=1)
     resources = {(int(tables.device_of[c]), int(tables.resource_of[c])) for c in able}
     counts = Counter(device for device, _ in resources)
     is_single = np.array([counts[d] < 2 for d in range(len(least_s))])
-    return np.where(is_single, np.maximum(least_s, away_s), least_s)
+    least_s = np.where(is_single, np.maximum(least_s, away_s), least_s)
+    if not counts:
+        return least_s
+    machines = np.array([len(counts.keys() - {d}) + counts[d] for d in range(len(least_s))])
+    together_s = seconds[:, able].min(axis=1).sum()
+    found: Floats = np.maximum(least_s, together_s / machines)
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,11 +328,15 @@ class _Search:
     """To each machine and back; None: it is at home."""
     cores: int
     """Of the home; they send and receive beside what they compute."""
-    hosts: Sequence[int]
-    """The machines that are the cores of the home."""
+    host: int | None
+    """The machine that is the cores of the home, if branches may run there."""
     best: PlacedFork | None = None
     is_cut: bool = False
     """Whether something was left out that might be better."""
+    _open_s: float = float("inf")
+    """What was left out does not end before."""
+    _nodes: int = 0
+    """Arms that may still be begun."""
     _runs: dict[tuple[int, Branches], tuple[float, int]] = field(default_factory=dict)
     _sends: dict[tuple[int, Branches], float] = field(default_factory=dict)
 
@@ -329,16 +349,6 @@ class _Search:
             sent_s = self._sent_s(machine, branches) if self.trips[machine] else 0.0
             self._runs[key] = run_s + sent_s, choice
         return self._runs[key]
-
-    def ends_s(self, arms: Sequence[Branches]) -> float:
-        """Seconds that no schedule with these arms, or more branches in them, ends before."""
-        used = [m for m, own in enumerate(arms) if own]
-        found = max((self.run_s(m, arms[m])[0] for m in used), default=0.0)
-        for host in self.hosts:
-            if arms[host]:
-                sent_s = sum(self._home_s(m, arms[m]) for m in used)
-                found = max(found, self.run_s(host, arms[host])[0] + sent_s)
-        return found
 
     def _home_s(self, machine: int, branches: Branches) -> float:
         """Seconds for which an arm elsewhere keeps all cores of the home from computing."""
@@ -384,11 +394,16 @@ class _Search:
         """The schedule that ends soonest; None if none is found that beats running without."""
         quickest_s = [min(alone) for alone in zip(*self.alone_s, strict=True)]
         order = sorted(range(len(self.fork.branches)), key=lambda b: (-quickest_s[b], b))
-        self._deepen(order, ((),) * len(self.machines))
+        self._nodes = _NODES * self.tries
+        self._deepen(order, ((),) * len(self.machines), 0.0, 0.0)
+        self.is_cut |= self._open_s < self.best_s
         return self.best
 
-    def _deepen(self, order: Sequence[int], arms: tuple[Branches, ...]) -> None:
-        """Give the branches of `order` to machines; `arms` are those of each machine by now."""
+    def _deepen(
+        self, order: Sequence[int], arms: tuple[Branches, ...], ends_s: float, sent_s: float
+    ) -> None:
+        """Give the branches of `order` to machines; `arms` are those of each machine by now, none
+        of which ends before `ends_s`, and for which the cores of the home send for `sent_s`."""
         if not order:
             self._try(arms)
             return
@@ -396,16 +411,22 @@ class _Search:
         for machine, own in enumerate(arms):
             if self.alone_s[machine][order[0]] > self.best_s * _SURELY:
                 continue
+            self._nodes -= 1
             longer = tuple(sorted((*own, order[0])))
             after = (*arms[:machine], longer, *arms[machine + 1 :])
-            further.append((self.ends_s(after), machine, after))
-        for ends_s, _, after in sorted(further):
-            if ends_s >= self.best_s:
+            sent = sent_s - self._home_s(machine, own) + self._home_s(machine, longer)
+            ends = max(ends_s, self.run_s(machine, longer)[0])
+            if self.host is not None and after[self.host]:
+                ends = max(ends, self.run_s(self.host, after[self.host])[0] + max(sent, 0.0))
+            further.append((ends, machine, after, sent))
+        for ends, _, after, sent in sorted(further):
+            # Sums of times in another order differ a little.
+            if ends >= self.best_s * _SURELY:
                 break
-            if self.tries <= 0:
+            if self.tries <= 0 or self._nodes <= 0:
                 self.is_cut = True
                 break
-            self._deepen(order[1:], after)
+            self._deepen(order[1:], after, ends, sent)
 
     def _try(self, arms: tuple[Branches, ...]) -> None:
         used = [machine for machine, own in enumerate(arms) if own]
@@ -414,10 +435,43 @@ class _Search:
         self.tries -= 1
         placed = [arm_of(self.tables, arms[m], self.run_s(m, arms[m])[1]) for m in used]
         self.is_cut |= is_order_open(self.tables, self.home, placed)
+        # What is ready later may let something else go first.
+        may_be_late = any(self.trips[m] and len(self.machines[m].choices) > 1 for m in used)
         for order in orders_of(self.tables, self.home, placed):
             step = PlacedFork(
                 fork=self.index, segments=self.fork.segments, home=self.home, arms=tuple(order)
             )
-            took_s = latency_s(fork_legs(self.tables.problem, step, 0.0))
+            found = fork_legs(self.tables.problem, step, 0.0)
+            took_s = latency_s(found)
             if took_s < self.best_s:
                 self.best_s, self.best = took_s, step
+            if may_be_late:
+                self._open_s = min(self._open_s, _in_any_order_s(step, found))
+
+
+def _in_any_order_s(step: PlacedFork, found: Sequence[Leg]) -> float:
+    """Seconds that a fork does not end before, in whatever order results come back and however
+    long after its arms are ready."""
+    sends = [leg for leg in found if isinstance(leg, Sending)]
+    ready_s: dict[DeviceId, float] = {}
+    for leg in found:
+        if isinstance(leg, Computing):
+            ready_s[leg.device] = max(ready_s.get(leg.device, 0.0), leg.start_s + leg.took_s)
+    back = [leg for leg in sends if leg.boundary == step.segments.stop]
+    free_s: dict[str, float] = {}
+    for leg in sends:
+        if leg.boundary == step.segments.start:
+            name = leg.link.resource
+            free_s[name] = max(free_s.get(name, 0.0), leg.start_s + leg.wire_s)
+    if len({leg.link.resource for leg in back}) == len(back):
+        return latency_s(found)
+    home_s = ready_s.get(step.home, 0.0)
+    least_s = float("inf")
+    for order in permutations(back[:MOST_ORDERED]):
+        free, ends_s = dict(free_s), home_s
+        for leg in order:
+            begin_s = max(ready_s[leg.link.source], free.get(leg.link.resource, 0.0))
+            free[leg.link.resource] = begin_s + leg.wire_s
+            ends_s = max(ends_s, begin_s + leg.took_s)
+        least_s = min(least_s, ends_s)
+    return least_s

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from edge_agent.planning.arms import (
     Machine,
     able_in,
     arm_of,
+    crossing,
     machines_of,
     may_go,
     orders_of,
@@ -30,8 +31,8 @@ from edge_agent.planning.arms import (
 from edge_agent.planning.tables import Floats, Ints, Tables
 from edge_agent.summaries import Fork
 
-_MOST_TRIES = 400
-"""Ways that are made in all."""
+_MOST_WAYS = 400
+"""That are made in all."""
 
 
 def spread_ways(
@@ -40,7 +41,9 @@ def spread_ways(
     """Of each fork and home at most so many ways; `is_rate`: loads count, `is_sized`: memory."""
     forks = tables.problem.summary.forks
     is_parted = parted(tables)
-    count = min(most, max(1, _MOST_TRIES // max(len(forks) * len(tables.devices), 1)))
+    count = min(most, _MOST_WAYS // max(len(forks) * len(tables.devices), 1))
+    if count < 1:
+        return
     columns = _short(tables, is_rate=is_rate, is_sized=is_sized)
     for index, fork in enumerate(forks):
         able = able_in(tables, fork, is_parted)
@@ -49,9 +52,7 @@ def spread_ways(
             machines = machines_of(tables, able, home)
             spread = _Spread(tables=tables, fork=fork, machines=machines, rows=rows)
             made: dict[PlacedFork, None] = {}
-            for free, inside in product((None, *range(len(machines))), columns):
-                if len(made) >= count:
-                    break
+            for free, inside in islice(product((None, *range(len(machines))), columns), count):
                 arms = spread.over(inside, free)
                 if _may_be(tables, fork, home, machines, arms):
                     made[_step(tables, index, home, arms)] = None
@@ -70,10 +71,9 @@ def _rows(tables: Tables, fork: Fork) -> Floats:
     sent."""
     inside = slice(fork.segments.start, fork.segments.stop)
     work = np.array([branch.work for branch in fork.branches])
-    crossing = np.array([fork.input_bytes((b,)) for b in range(len(fork.branches))], np.float64)
-    crossing += [branch.output_bytes for branch in fork.branches]
+    given, taken = crossing(fork)
     seconds = work @ tables.seconds[inside] + tables.overhead
-    seconds = seconds + crossing[:, None] * tables.border_s_per_byte
+    seconds = seconds + (given + taken)[:, None] * tables.border_s_per_byte
     size = bytes_of_branches(tables, fork)
     first = FIRST_LOAD + len(tables.resources)
     found = np.zeros((*seconds.shape, first + len(tables.pools)))
@@ -96,6 +96,18 @@ def bytes_of_branches(tables: Tables, fork: Fork) -> Floats:
     """(branches, c): bytes of each branch alone in each choice, weights and activations."""
     working = np.array([float(branch.working_bytes) for branch in fork.branches])
     found: Floats = held_by_branches(tables, fork) + working[:, None] / tables.per_round
+    return found
+
+
+def most_of_branches(tables: Tables) -> Floats:
+    """(pools,): no distribution has more there of branches: each in every form, and all arms that
+    can be made of them."""
+    found = np.zeros(len(tables.pools))
+    for fork in tables.problem.summary.forks:
+        arms = 2.0 ** min(len(fork.branches), 100)
+        working = max(float(branch.working_bytes) for branch in fork.branches)
+        held = held_by_branches(tables, fork).sum(axis=0)
+        np.add.at(found, tables.pool_of, held + arms * working / tables.per_round)
     return found
 
 

@@ -23,7 +23,8 @@ from edge_agent.planning.amounts import (
     column_count,
 )
 from edge_agent.planning.arms import able_in, parted
-from edge_agent.planning.branches import ForkOption, at_homes, widened, with_needed_forks
+from edge_agent.planning.branches import ForkOption, at_homes, widened
+from edge_agent.planning.known import Flags
 from edge_agent.planning.mixing import relaxed
 from edge_agent.planning.mixture import Column, Relaxation, Wish
 from edge_agent.planning.schedules import least_times
@@ -35,6 +36,8 @@ from edge_agent.summaries import Fork
 
 _SHARE = 0.1
 """Of the effort, to find prices; and once more, to improve them."""
+_WAY_EFFORT = 80.0
+"""Of finding where branches cost least, for each fork and home."""
 
 
 def least_cost(tables: Tables, target: Target, caps: Caps, effort: float) -> float:
@@ -44,14 +47,11 @@ def least_cost(tables: Tables, target: Target, caps: Caps, effort: float) -> flo
         case Target.MEMORY:
             return _least_bytes(tables)
         case Target.LATENCY:
-            needed = with_needed_forks(_plain(tables, target))
-            if needed.forks.is_whole:
-                return float(cheapest(needed, Weights.of_time(needed)).totals[0])
             return AnyWay.of(tables, target).least(Weights.of_time)
         case Target.ENERGY | Target.BYTES:
             return AnyWay.of(tables, target).least(lambda known: Weights.of(known, target))
         case Target.THROUGHPUT:
-            return _least_s(tables, caps, effort * _SHARE)
+            return _least_seconds(tables, caps, effort * _SHARE)
 
 
 def _plain(tables: Tables, target: Target) -> Tables:
@@ -61,7 +61,7 @@ def _plain(tables: Tables, target: Target) -> Tables:
     return found
 
 
-def _least_s(tables: Tables, caps: Caps, effort: float) -> float:
+def _least_seconds(tables: Tables, caps: Caps, effort: float) -> float:
     """Seconds per request that no mixture needs fewer than."""
     some = relaxed(tables, Wish(target=Target.THROUGHPUT), caps, effort)
     if np.isinf(some.bound) or some.idle:
@@ -112,27 +112,21 @@ class AnyWay:
 
     tables: Tables
     """What these ways demand is not in it: that depends on the weights."""
-    _branches: tuple[_Branches, ...]
+    _branches: tuple[_Alone, ...]
     _homes: Ints
     """(e,): of each of `Forks.steps`, among the devices of these branches."""
-    _least_s: Floats
-    """(e,): seconds that no way of that fork takes less than."""
 
     @classmethod
     def of(cls, tables: Tables, target: Target) -> AnyWay:
         """For the problem of some tables."""
         bare, options = at_homes(_plain(tables, target), target, _one_each)
         known = widened(bare, options) if options else bare
-        seconds = least_times(bare) if options else []
+        forks = bare.problem.summary.forks if options else ()
+        is_parted = parted(bare)
         return cls(
             tables=known,
-            _branches=tuple(_Branches.of(bare, f) for f in bare.problem.summary.forks)
-            if options
-            else (),
+            _branches=tuple(_Alone.of(bare, fork, is_parted) for fork in forks),
             _homes=np.array([known.devices.index(step.home) for step in known.forks.steps]),
-            _least_s=np.array(
-                [seconds[o.fork][known.devices.index(o.home)] for o in known.forks.steps]
-            ),
         )
 
     def at(self, weights: Weights) -> Tables:
@@ -144,7 +138,7 @@ class AnyWay:
         demands = np.array(
             [rows[s.fork][h] for s, h in zip(forks.steps, self._homes.tolist(), strict=True)]
         )
-        demands[:, SECONDS] = self._least_s
+        demands[:, SECONDS] = forks.demands[:, SECONDS]
         return replace(self.tables, forks=replace(forks, demands=demands))
 
     def least(self, weights_of: Callable[[Tables], Weights]) -> float:
@@ -175,6 +169,7 @@ class _AnyMixture(Relaxation):
         added = 0
         for row in prices:
             self.tables = self.any_way.at(self.weights_at(row[None]))
+            self.spent += _WAY_EFFORT * len(self.tables.forks.steps)
             # A class with slots is made anew by the decorator, so `super()` has no arguments here.
             added += Relaxation._price(self, row[None])
             # The next time, the same choices of forks stand for other ways.
@@ -183,23 +178,21 @@ class _AnyMixture(Relaxation):
 
 
 def _one_each(tables: Tables) -> list[ForkOption]:
-    """A way for each fork and home that has any, whose demands are not known yet."""
-    return [
-        ForkOption(
-            step=PlacedFork(fork=index, segments=fork.segments, home=home, arms=()),
-            home=at,
-            demands=np.zeros(column_count(tables)),
-        )
-        for (index, fork), least_s in zip(
-            enumerate(tables.problem.summary.forks), least_times(tables), strict=True
-        )
-        for at, home in enumerate(tables.devices)
-        if np.isfinite(least_s[at])
-    ]
+    """A way for each fork and home that has any, of whose demands only the seconds are known."""
+    found = []
+    forks = tables.problem.summary.forks
+    for index, least_s in enumerate(least_times(tables)):
+        for at in np.flatnonzero(np.isfinite(least_s)).tolist():
+            home = tables.devices[at]
+            step = PlacedFork(fork=index, segments=forks[index].segments, home=home, arms=())
+            demands = np.zeros(column_count(tables))
+            demands[SECONDS] = least_s[at]
+            found.append(ForkOption(step=step, home=at, demands=demands))
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Branches:
+class _Alone:
     """What each branch of a fork demands alone, but for the seconds of the request."""
 
     tables: Tables
@@ -215,14 +208,14 @@ class _Branches:
     """(branches, d, d): what it gives."""
 
     @classmethod
-    def of(cls, tables: Tables, fork: Fork) -> _Branches:
+    def of(cls, tables: Tables, fork: Fork, is_parted: Flags) -> _Alone:
         given, taken = _carried(fork)
         work = np.array([branch.work for branch in fork.branches])
         seconds = work @ tables.seconds[fork.segments.start : fork.segments.stop]
         problem, devices = tables.problem, tables.devices
         return cls(
             tables=tables,
-            able=np.array(able_in(tables, fork, parted(tables)), np.int64),
+            able=np.array(able_in(tables, fork, is_parted), np.int64),
             seconds=seconds + (given + taken)[:, None] * tables.border_s_per_byte,
             held=held_by_branches(tables, fork),
             there=sends_between(problem, devices, given),

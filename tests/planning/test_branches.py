@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edge_agent.devices import DeviceId, UnitId
+from edge_agent.devices import DeviceId, Layout, UnitId
 from edge_agent.distributions import Distribution, Infeasible, PlacedFork
 from edge_agent.planning import branches, planner
 from edge_agent.planning.amounts import amounts
@@ -29,7 +29,7 @@ from edge_agent.planning.shortest import Pieces, Weights, as_route, cheapest
 from edge_agent.planning.tables import Tables, tabulate
 from edge_agent.plans import Bound, Target
 from edge_agent.problems import Link, PlannedDevice, PlannedUnit, Problem
-from edge_agent.profiles import SegmentTimes
+from edge_agent.profiles import Configuration, SegmentTimes
 from edge_agent.subgraphs import SegmentRange
 from edge_agent.summaries import Branch, Fork
 from tests.planning.made_models import configuration, segment, summary
@@ -206,7 +206,7 @@ def test_where_ways_to_run_forks_are_left_out_nothing_is_called_certain(
     assert beyond.reason.startswith("beyond reach")
 
     monkeypatch.setattr(branches, "_MOST_LOOKED_AT", 0)
-    # All weights, 2,000 bytes, are in one of the two memories; some need another 20 to compute.
+    # All weights, 2,000 bytes, are in the two memories together.
     assert planned(made, Target.MEMORY).bound == 1000.0
     # The quickest way is all that the latency needs.
     assert planned(made).gap == 0.0
@@ -218,6 +218,49 @@ def test_where_ways_to_run_forks_are_left_out_nothing_is_called_certain(
     assert "would be enough, less may be" in nowhere.reason
     assert not beyond.is_certain
     assert beyond.reason.startswith("not reached: memory")
+
+
+def test_ways_that_need_less_memory_stay_where_only_branches_would_fill_it() -> None:
+    """Of 1,550 bytes, all weights in float32 and float16 fill 1,500; those of a branch count beside
+    them, so that two routes fit together only if one runs its branch in float16."""
+    native = Configuration(unit=UnitId("gpu0"), layout=Layout.NATIVE, threads=0, instances=1)
+
+    def timed(which: Configuration, *segment_s: float) -> SegmentTimes:
+        return replace(device(A, *segment_s).times[0], configuration=which, segment_s=segment_s)
+
+    weights = (0, 1000, 0, 0)
+    whole = summary(
+        [replace(segment(i), weight_bytes=w, working_bytes=1) for i, w in enumerate(weights)],
+        [0, 0, 0],
+    )
+    cuts = (whole.cuts[0], replace(whole.cuts[1], crossing_bytes=None), whole.cuts[2])
+    arms = (
+        replace(branch(1.0, 0), work=(1.0, 0.0), working_bytes=1),
+        replace(branch(0.0, 0), work=(0.0, 1.0), working_bytes=1),
+    )
+    fork = Fork(segments=SegmentRange(start=1, stop=3), branches=arms)
+    small = replace(
+        device(A),
+        units=(PlannedUnit(id=UnitId("cpu")), PlannedUnit(id=UnitId("gpu0"))),
+        times=(
+            timed(native, 0.0, 1.0, 10.0, 0.0),
+            timed(replace(native, is_half=True), 0.0, 1.01, 1000.0, 0.0),
+        ),
+        memory_bytes=1550,
+    )
+    large = device(B, 0.0, 100.0, 2.0, 0.0)
+    made = Problem(
+        summary=replace(whole, cuts=cuts, forks=(fork,), weight_bytes=1000),
+        devices=(small, large),
+        owner=A,
+        links=tuple(
+            Link(source=a, target=b, latency_s=0.0, goodput_bytes_per_s=1e6)
+            for a, b in ((A, B), (B, A))
+        ),
+    )
+    found = planned(made, Target.THROUGHPUT)
+    assert found.metrics.throughput_per_s == pytest.approx(0.545, rel=1e-6)
+    assert {len(list(route.forks())) for route in found.routes} == {0, 1}
 
 
 def _fork_tables(seed: int) -> Tables | None:
