@@ -62,7 +62,8 @@ def summarise(
         cuts = _choose(found, held, costs, max_segments, apart)
         if with_forks:
             max_cuts = min((max_segments - 1) // 2, max_segments - 1 - len(apart))
-            forked = find_forks(graph, found, held, costs, specs, max_cuts)
+            apart_held = held_together(graph, with_joins=False)
+            forked = find_forks(graph, found, apart_held, costs, specs, max_cuts)
             edges = {at for f in forked for at in (f.start, f.stop)} - {0, len(graph.nodes)}
             if len(edges.union(cuts)) >= max_segments:
                 cuts = _choose(found, held, costs, max_segments - len(edges), apart)

@@ -71,17 +71,21 @@ _STEPS = _POINTWISE | _NARROWING
 """Operators found between the ends of a formula that exporters write out, such as GELU."""
 
 
-def held_together(graph: ModelGraph) -> list[bool]:
+def held_together(graph: ModelGraph, *, with_joins: bool = True) -> list[bool]:
     """For each position, whether a cut there would part nodes that run as one.
 
     Held together are: an operator with a kernel of its own weight (convolution, matrix product)
     and the normalisation, activation, bias and residual addition behind it; an operator and the
     quantisation around it; and formulas that start and end in one value, such as x * sigmoid(x),
     GELU, softmax and layer normalisation written out.
+
+    Not `with_joins`: a node that joins two computed values, such as a residual addition, is not
+    held to what it joins; it would run as one with the last of them alone, and what is in front of
+    it may be branches that run at once.
     """
     n = len(graph.nodes)
     begin, end = [0] * (n + 1), [0] * (n + 1)
-    for first, last in _spans(graph):
+    for first, last in _spans(graph, with_joins=with_joins):
         if last - first <= _MAX_SPAN:
             begin[first + 1] += 1
             end[last + 1] += 1
@@ -89,12 +93,12 @@ def held_together(graph: ModelGraph) -> list[bool]:
     return [depth > 0 for depth in depths]
 
 
-def _spans(graph: ModelGraph) -> Iterator[tuple[int, int]]:
+def _spans(graph: ModelGraph, *, with_joins: bool) -> Iterator[tuple[int, int]]:
     """First and last position of each group."""
     for position in range(len(graph.nodes)):
         operator = _operator(graph, position)
         if operator in _ANCHORS:
-            yield position, _end_of_followers(graph, position)
+            yield position, _end_of_followers(graph, position, with_joins=with_joins)
         elif operator in ("DequantizeLinear", "DynamicQuantizeLinear"):
             yield position, _last_near_reader(graph, position)
         elif operator == "QuantizeLinear":
@@ -113,8 +117,9 @@ def _last_near_reader(graph: ModelGraph, position: int) -> int:
     return max((r for r in readers if r - position <= _MAX_SPAN), default=position)
 
 
-def _end_of_followers(graph: ModelGraph, first: int, *, alone: bool = False) -> int:
-    """Position of the last node of the chain behind `first`; `alone`: no second activation."""
+def _end_of_followers(graph: ModelGraph, first: int, *, with_joins: bool) -> int:
+    """Position of the last node of the chain behind `first`; not `with_joins`: no node in it has a
+    second activation."""
     last = first
     while True:
         node = graph.nodes[last]
@@ -123,7 +128,7 @@ def _end_of_followers(graph: ModelGraph, first: int, *, alone: bool = False) -> 
         readers = graph.users.get(node.output[0], ())
         if len(readers) != 1 or _operator(graph, readers[0]) not in _FOLLOWERS:
             return last
-        if alone and len(_activations(graph, readers[0])) > 1:
+        if not with_joins and len(_activations(graph, readers[0])) > 1:
             return last
         last = readers[0]
 
@@ -154,7 +159,7 @@ def _formulas(graph: ModelGraph) -> Iterator[tuple[int, int]]:
                 first = min(graph.producers[name] for name in (*passed, node.output[0]))
                 if _starts_inside(graph, start, position):
                     first = graph.producers[start]
-                yield first, _end_of_followers(graph, position, alone=True)
+                yield first, _end_of_followers(graph, position, with_joins=False)
 
 
 def _starts_inside(graph: ModelGraph, start: str, last: int) -> bool:

@@ -19,7 +19,7 @@ from edge_agent.planning.present import spared_text
 from edge_agent.planning.short import apart_texts, bytes_text, value_text
 from edge_agent.planning.shortest import Pieces, Weights, as_route, cheapest
 from edge_agent.planning.tables import Tables, is_at_rate, tabulate, usable
-from edge_agent.planning.unlisted import least_cost
+from edge_agent.planning.unlisted import least_cost, least_held
 from edge_agent.planning.unreached import what_blocks
 from edge_agent.plans import Bound, Target
 from edge_agent.problems import PlannedDevice, Problem
@@ -72,9 +72,9 @@ def obstacle(problem: Problem, target: Target, effort: float) -> Obstacle:
     least = searches.least_bytes(alone)
     if least.pieces is None:
         return _over_budget(alone, searches, is_proven=_is_proven(forked, alone, least, searches))
-    fitting = as_route(alone, least.pieces)
     over = _over_bound(forked, least if alone is forked else None, searches)
-    return Obstacle(text=over or _out_of_bounds(problem, forked, searches), fitting=fitting)
+    told = over or _out_of_bounds(problem, forked, searches)
+    return replace(told, fitting=as_route(alone, least.pieces))
 
 
 def _certain(text: str) -> Obstacle:
@@ -82,7 +82,11 @@ def _certain(text: str) -> Obstacle:
 
 
 def _is_proven(tables: Tables, alone: Tables, least: Found, searches: _Searches) -> bool:
-    """Whether no route fits: of those that run one request at a time, and of all others."""
+    """Whether no route fits: of those that run one request at a time, and of all others; or by what
+    has to be held alone."""
+    largest, together = least_held(tables)
+    if largest > tables.budgets.max() or together > tables.budgets.sum():
+        return True
     if not np.isinf(least.bound):
         return False
     return alone is tables or bool(np.isinf(searches.least_bytes(tables).bound))
@@ -219,7 +223,9 @@ def _over_budget(tables: Tables, searches: _Searches, *, is_proven: bool) -> Obs
     instead = f", or {', or '.join(others[:_SHOWN])}" if others else ""
     more = f"{least} more on {on}{instead}"
     text = f"it needs {more}"
-    if not (is_proven and all(need.is_least for need in needs)):
+    # Ways to run forks that were left out may need less.
+    is_least = is_proven and tables.forks.is_whole
+    if not (is_least and all(need.is_least for need in needs)):
         text = f"{more} would be enough, less may be"
     return Obstacle(
         text=f"{fits}, divided or not: {text} (there are {has})",
@@ -228,7 +234,7 @@ def _over_budget(tables: Tables, searches: _Searches, *, is_proven: bool) -> Obs
             MissingMemory(
                 memory=need.pool,
                 more_bytes=math.ceil(need.more_bytes),
-                is_least=is_proven and need.is_least,
+                is_least=is_least and need.is_least,
             )
             for need in needs
         ),
@@ -277,20 +283,24 @@ def _for_one_request(tables: Tables, target: Target) -> Tables:
     return alone if alone is not None and alone.devices == tables.devices else tables
 
 
-def _over_bound(tables: Tables, known: Found | None, searches: _Searches) -> str:
-    """That the bound on the memory is beyond reach; empty if it is not. `known`: the route that
-    needs least, if it was searched for."""
+def _over_bound(tables: Tables, known: Found | None, searches: _Searches) -> Obstacle | None:
+    """That the bound on the memory is beyond reach, if it is. `known`: the route that needs least,
+    if it was searched for."""
     limit = tables.problem.bound(Target.MEMORY)
     if limit is None:
-        return ""
+        return None
     least = known or searches.least_bytes(tables)
     if least.value <= limit:
-        return ""
-    reach = "beyond reach" if least.bound > limit else "not reached"
+        return None
+    is_certain = least.bound > limit
+    reach = "beyond reach" if is_certain else "not reached"
     most, shown = apart_texts(Target.MEMORY, limit, least.value)
-    return (
-        f"{reach}: {Target.MEMORY} of at most {most} on the fullest device: {_least(least)} is "
-        f"{shown}"
+    return Obstacle(
+        text=(
+            f"{reach}: {Target.MEMORY} of at most {most} on the fullest device: {_least(least)} is "
+            f"{shown}"
+        ),
+        is_certain=is_certain,
     )
 
 
@@ -316,14 +326,15 @@ def _missing(size_bytes: float) -> str:
     return bytes_text(math.ceil(size_bytes / step) * step)
 
 
-def _out_of_bounds(problem: Problem, tables: Tables, searches: _Searches) -> str:
+def _out_of_bounds(problem: Problem, tables: Tables, searches: _Searches) -> Obstacle:
     """Which bound is beyond reach, or that they exclude each other."""
     caps = replace(Caps.none(tables), memory=tables.memory_limits)
-    told, is_proven = [], True
+    told, proven = [], []
     for bound in problem.bounds:
         if bound.target is Target.THROUGHPUT:
             most = _most_per_s(tables, caps, searches)
-            if most < bound.limit:
+            if most < bound.limit * (1.0 - CLOSE):
+                proven.append(True)
                 limit, shown = apart_texts(bound.target, bound.limit, most)
                 told.append(f"{bound.target} at least {limit}: no more than {shown} can be had")
             continue
@@ -331,19 +342,22 @@ def _out_of_bounds(problem: Problem, tables: Tables, searches: _Searches) -> str
             continue  # It can be kept to: see `_over_bound`.
         best = _best(tables, caps, bound.target, searches)
         if best is not None and best.value > bound.limit:
-            is_proven &= best.bound > bound.limit
+            proven.append(best.bound > bound.limit * (1.0 + CLOSE))
             limit, shown = apart_texts(bound.target, bound.limit, best.value)
             told.append(f"{bound.target} of at most {limit}: {_least(best)} is {shown}")
     if told:
-        return f"{'beyond reach' if is_proven else 'not reached'}: " + "; ".join(told)
+        reach = "beyond reach" if all(proven) else "not reached"
+        return Obstacle(text=f"{reach}: " + "; ".join(told), is_certain=any(proven))
     asked = ", ".join(map(_asked, problem.bounds))
     if not asked:
-        return "no distribution was found in the effort that was given"
+        return Obstacle(text="no distribution was found in the effort that was given")
     if len(problem.bounds) == 1:
-        return f"no distribution was found that keeps to {asked}; loosen it"
-    return (
-        f"no distribution was found that keeps to all of these at once: {asked}; each alone may be "
-        "kept to, so loosen one"
+        return Obstacle(text=f"no distribution was found that keeps to {asked}; loosen it")
+    return Obstacle(
+        text=(
+            f"no distribution was found that keeps to all of these at once: {asked}; each alone "
+            "may be kept to, so loosen one"
+        )
     )
 
 

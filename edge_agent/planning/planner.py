@@ -34,7 +34,7 @@ from edge_agent.planning.legality import objections
 from edge_agent.planning.metrics import evaluate
 from edge_agent.planning.missing import obstacle
 from edge_agent.planning.mixing import Mixed, mix
-from edge_agent.planning.mixture import SHORT, Wish
+from edge_agent.planning.mixture import SHORT, Column, Wish
 from edge_agent.planning.pipelines import best_pipeline
 from edge_agent.planning.shortest import Pieces, Weights, as_route, cheapest
 from edge_agent.planning.spread import most_of_branches
@@ -48,6 +48,9 @@ EFFORT = 2_000_000.0
 """About two seconds of a desktop processor, for the searches that may take any time."""
 _OTHERS = (Target.LATENCY, Target.MEMORY)
 """What is searched for instead, where nothing was found, but there may be something."""
+_FIRST_EFFORT = 0.3
+"""Share of the effort for mixtures whose routes run no forks at once, where the model has some: at
+a rate others are seldom better."""
 _NEAR = 0.01
 """A gap that is left of a long model's mixture."""
 
@@ -65,7 +68,9 @@ def plan(problem: Problem, target: Target, effort: float = EFFORT) -> Distributi
         return found
     told = obstacle(problem, target, effort)
     if told.fitting is not None and not objections(problem, (told.fitting,)):
-        return _known(problem, target, (told.fitting,))
+        metrics = evaluate(problem, (told.fitting,))
+        met = Distribution(target=target, routes=(told.fitting,), metrics=metrics, bound=0.0)
+        return _met(problem, met, target, effort)
     is_certain = found.is_certain or told.is_certain
     return Infeasible(target=target, reason=told.text, is_certain=is_certain, missing=told.missing)
 
@@ -81,30 +86,41 @@ def _searched(problem: Problem, target: Target, effort: float) -> Distribution |
     tables = tabulate(problem, target)
     if tables is None:
         return _Nothing(is_certain=True)
-    quickest, least = None, None
+    first, least = None, None
     if target is Target.LATENCY:
         needed = with_needed_forks(tables)
-        first = _Search.of(needed, target, effort)
-        quickest = first.quickest_of_all()
+        search = _Search.of(needed, target, effort)
+        first = search.quickest_of_all()
         if needed.forks.is_whole:
-            if quickest is not None:
-                return first.distribution(quickest)
+            if first is not None:
+                return search.distribution(first)
             least = float(cheapest(needed, Weights.of_time(needed)).totals[0])
+    elif target is Target.THROUGHPUT and problem.with_branches and problem.summary.forks:
+        search = _Search.of(tables, target, effort * _FIRST_EFFORT)
+        found = search.run()
+        first = found if isinstance(found, _Found) else None
+        if first is not None:
+            least = least_cost(tables, target, search.caps, effort, first.columns)
+            if search.value(first) <= least * (1.0 + CLOSE):
+                return search.distribution(replace(first, bound=least))
     search = _Search.of(_with_forks(tables, target), target, effort, least)
     found = search.run()
     if isinstance(found, _Found):
-        if quickest is not None and search.value(quickest) < search.value(found):
-            found = replace(quickest, bound=found.bound)
+        if first is not None and search.value(first) < search.value(found):
+            found = replace(first, bound=found.bound)
         return search.distribution(found)
-    if quickest is not None:
-        return search.distribution(quickest)
+    if first is not None:
+        return search.distribution(first)
     return _Nothing(is_certain=found.is_certain and search.is_whole)
 
 
-def _known(problem: Problem, target: Target, routes: tuple[Route, ...]) -> Distribution:
-    """Routes of which only that is known that they are allowed."""
-    metrics = evaluate(problem, routes)
-    return Distribution(target=target, routes=routes, metrics=metrics, bound=_nothing_known(target))
+def _met(problem: Problem, found: Distribution, target: Target, effort: float) -> Distribution:
+    """A distribution that was not searched for, for a target, with what nothing can beat."""
+    tables = tabulate(problem, target)
+    assert tables is not None, "there is a distribution"
+    least = min(least_cost(tables, target, caps_of(tables), effort), found.metrics.cost(target))
+    bound = least if target is not Target.THROUGHPUT else 1.0 / least if least else float("inf")
+    return replace(found, target=target, bound=bound)
 
 
 def _instead(problem: Problem, target: Target, effort: float) -> Distribution | None:
@@ -112,7 +128,7 @@ def _instead(problem: Problem, target: Target, effort: float) -> Distribution | 
     for other in _OTHERS:
         found = None if other is target else attempt(problem, other, effort / 2.0)
         if found is not None:
-            return replace(found, target=target, bound=_nothing_known(target))
+            return _met(problem, found, target, effort)
     return None
 
 
@@ -207,6 +223,8 @@ class _Found:
 
     routes: tuple[Route, ...]
     bound: float
+    columns: tuple[Column, ...] = ()
+    """Of a mixture: its routes, and others that were looked at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,7 +276,7 @@ class _Search:
         if not self.is_whole:
             known = self.least
             if known is None:
-                known = least_cost(self.tables, self.target, self.caps, self.effort)
+                known = least_cost(self.tables, self.target, self.caps, self.effort, found.columns)
             least = min(least, known)
         if cost <= least * (1.0 + CLOSE):
             least = cost
@@ -305,7 +323,8 @@ class _Search:
             replace(as_route(self.tables, column.pieces), share=share)
             for column, share in mixed.shares
         )
-        return _Found(routes=tuple(routes), bound=mixed.bound)
+        columns = (*(column for column, _ in mixed.shares), *(mixed.others or ()))
+        return _Found(routes=tuple(routes), bound=mixed.bound, columns=columns)
 
     def _mix(self, wish: Wish) -> Mixed:
         most_routes = self.problem.most_routes

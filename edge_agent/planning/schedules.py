@@ -432,7 +432,6 @@ class _Search:
         used = [machine for machine, own in enumerate(arms) if own]
         if len(used) < 2:
             return
-        self.tries -= 1
         placed = [arm_of(self.tables, arms[m], self.run_s(m, arms[m])[1]) for m in used]
         self.is_cut |= is_order_open(self.tables, self.home, placed)
         # What is ready later may let something else go first.
@@ -442,6 +441,7 @@ class _Search:
                 fork=self.index, segments=self.fork.segments, home=self.home, arms=tuple(order)
             )
             found = fork_legs(self.tables.problem, step, 0.0)
+            self.tries -= 1
             took_s = latency_s(found)
             if took_s < self.best_s:
                 self.best_s, self.best = took_s, step

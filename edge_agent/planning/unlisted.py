@@ -8,7 +8,7 @@ the best ones are found as those of mixtures are (see `mixture`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -40,9 +40,11 @@ _WAY_EFFORT = 80.0
 """Of finding where branches cost least, for each fork and home."""
 
 
-def least_cost(tables: Tables, target: Target, caps: Caps, effort: float) -> float:
+def least_cost(
+    tables: Tables, target: Target, caps: Caps, effort: float, known: Sequence[Column] = ()
+) -> float:
     """What nothing can beat, whatever ways forks run: seconds per request for the throughput, else
-    the metric; 0 where nothing is known."""
+    the metric; 0 where nothing is known. `known`: good routes for a rate."""
     match target:
         case Target.MEMORY:
             return _least_bytes(tables)
@@ -51,20 +53,28 @@ def least_cost(tables: Tables, target: Target, caps: Caps, effort: float) -> flo
         case Target.ENERGY | Target.BYTES:
             return AnyWay.of(tables, target).least(lambda known: Weights.of(known, target))
         case Target.THROUGHPUT:
-            return _least_seconds(tables, caps, effort * _SHARE)
+            return _least_seconds(tables, caps, effort * _SHARE, known)
 
 
 def _plain(tables: Tables, target: Target) -> Tables:
     """The tables without forks."""
+    if not len(tables.forks.steps):
+        return tables
     found = tabulate(tables.problem, target)
     assert found is not None, "there are tables already"
     return found
 
 
-def _least_seconds(tables: Tables, caps: Caps, effort: float) -> float:
+def _least_seconds(tables: Tables, caps: Caps, effort: float, columns: Sequence[Column]) -> float:
     """Seconds per request that no mixture needs fewer than."""
-    some = relaxed(tables, Wish(target=Target.THROUGHPUT), caps, effort)
-    if np.isinf(some.bound) or some.idle:
+    wish = Wish(target=Target.THROUGHPUT)
+    if not columns:
+        some = relaxed(tables, wish, caps, effort)
+        if np.isinf(some.bound):
+            return 0.0
+        columns = (*some.columns, *some.idle)
+    busiest_s = [float(column.amounts.loads.max(initial=0.0)) for column in columns]
+    if not columns or min(busiest_s) <= 0.0:
         return 0.0
     any_way = AnyWay.of(tables, Target.THROUGHPUT)
     memory = dict(zip(tables.pools, caps.memory.tolist(), strict=True))
@@ -72,22 +82,28 @@ def _least_seconds(tables: Tables, caps: Caps, effort: float) -> float:
     found = _AnyMixture(
         any_way=any_way,
         tables=known,
-        wish=some.wish,
+        wish=wish,
         caps=replace(
             caps,
             loads=np.full(len(known.resources), np.inf),
             memory=np.array([memory.get(pool, np.inf) for pool in known.pools]),
         ),
-        scale_s=some.scale_s,
+        scale_s=min(busiest_s),
     )
-    found.add([any_way.moved(tables, column) for column in some.columns])
+    found.add([any_way.moved(tables, column) for column in columns])
     found.improve(effort)
     return found.bound if np.isfinite(found.bound) else 0.0
 
 
 def _least_bytes(tables: Tables) -> float:
-    """Of the fullest memory: something has to hold each segment, or each branch of a fork, and all
-    of them together all weights."""
+    """Of the fullest memory."""
+    largest, together = least_held(tables)
+    return max(largest, together / len(tables.pools))
+
+
+def least_held(tables: Tables) -> tuple[float, float]:
+    """(bytes that some memory has to hold at once, weights that all memories have to hold together)
+    whatever ways forks run: something holds each segment, or each branch of a fork."""
     plain = ~tables.is_fork
     weights = tables.weights[:, plain] + tables.refusal[:, plain]
     whole = (weights + tables.arenas[:, plain]).min(axis=1)
@@ -103,7 +119,7 @@ def _least_bytes(tables: Tables) -> float:
         # Of a fork as one.
         smallest[inside.start] = min(smallest[inside].sum(), held.sum())
         smallest[inside.start + 1 : inside.stop] = 0.0
-    return float(max(whole.max(), smallest.sum() / len(tables.pools)))
+    return float(whole.max()), float(smallest.sum())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -145,7 +145,7 @@ def test_what_is_to_be_apart_leaves_forks_fewer_cuts(tmp_path: Path) -> None:
         assert {cut.position for cut in summary.cuts} >= set(apart)
 
 
-def test_branches_that_pass_a_value_are_none(tmp_path: Path) -> None:
+def test_branches_that_an_addition_joins_are_a_fork_up_to_it(tmp_path: Path) -> None:
     made = model(
         [
             _convolution("x", "a"),
@@ -157,11 +157,33 @@ def test_branches_that_pass_a_value_are_none(tmp_path: Path) -> None:
         [value("y", [1, 4, 8, 8])],
         [held("w", np.ones((4, 4, 3, 3)))],
     )
-    # The addition runs in the kernel of one of the convolutions: nothing is cut off before it.
-    assert forks_of(graph_of(made, tmp_path)).forks == ()
+    # The addition could run in the kernel of one of the convolutions, but not of both.
+    graph = graph_of(made, tmp_path)
+    assert held_together(graph)[:4] == [False, True, True, False]
+    (fork,) = forks_of(graph).forks
+    assert [branch.nodes for branch in fork.branches] == [(0,), (1,)]
 
 
-def test_where_a_fork_begins_inside_of_a_fusion_it_is_none(tmp_path: Path) -> None:
+def test_a_fork_parts_no_branch_from_its_activation(tmp_path: Path) -> None:
+    made = model(
+        [
+            _convolution("x", "a"),
+            _convolution("x", "b"),
+            node("Relu", ["b"], ["c"]),
+            node("Add", ["a", "c"], ["d"]),
+            _convolution("d", "y"),
+        ],
+        [value("x", [1, 4, 8, 8])],
+        [value("y", [1, 4, 8, 8])],
+        [held("w", np.ones((4, 4, 3, 3)))],
+    )
+    graph = graph_of(made, tmp_path)
+    summary = forks_of(graph)
+    assert [branch.nodes for branch in summary.forks[0].branches] == [(0,), (1, 2)]
+    assert 2 not in {cut.position for cut in summary.cuts}
+
+
+def test_a_fork_ends_before_a_sum_of_its_branches(tmp_path: Path) -> None:
     made = _modules(1)
     graph = graph_of(made, tmp_path)
     assert not any(held_together(graph))
@@ -169,9 +191,9 @@ def test_where_a_fork_begins_inside_of_a_fusion_it_is_none(tmp_path: Path) -> No
     del made.graph.node[5].attribute[:]
     made.graph.initializer[1].CopyFrom(held("v", np.ones((4, 4, 3, 3))))
     graph = graph_of(made, tmp_path)
-    held_at = held_together(graph)
-    assert held_at[5]
-    assert all(fork.segments.stop != 1 for fork in forks_of(graph).forks)
+    assert held_together(graph)[5]
+    (fork,) = forks_of(graph).forks
+    assert [branch.nodes for branch in fork.branches] == [(0,), (1, 2), (3, 4)]
 
 
 def test_light_nodes_go_along_with_the_branch_that_reads_what_they_read(tmp_path: Path) -> None:
@@ -548,7 +570,7 @@ def test_no_run_of_a_random_graph_gains_more_than_the_forks_found(made: Any) -> 
         specs = infer_specs(graph, {})
         n = len(graph.nodes)
         work = [operator_cost(graph, at, specs.tensors).work for at in range(n)]
-        held_at = held_together(graph)
+        held_at = held_together(graph, with_joins=False)
         edges = [0, *(at for at in legal_cuts(graph, specs) if not held_at[at]), n]
         best = 0
         for start, stop in itertools.combinations(edges, 2):

@@ -195,8 +195,12 @@ def test_where_ways_to_run_forks_are_left_out_nothing_is_called_certain(
     made = weighty(forked(device(A, 0.01, 0.1, 0.01), device(B, 0.01, 0.1, 0.01)))
     best = planned(made, Target.MEMORY)
     assert best.gap == 0.0
-    tight = replace(made, devices=tuple(replace(d, memory_bytes=10) for d in made.devices))
-    nowhere = plan(tight, Target.LATENCY)
+
+    def tight(memory_bytes: int) -> Problem:
+        devices = tuple(replace(d, memory_bytes=memory_bytes) for d in made.devices)
+        return replace(made, devices=devices)
+
+    nowhere = plan(tight(1010), Target.LATENCY)
     assert isinstance(nowhere, Infeasible)
     assert nowhere.is_certain
     assert nowhere.reason.startswith("it fits nowhere")
@@ -210,12 +214,19 @@ def test_where_ways_to_run_forks_are_left_out_nothing_is_called_certain(
     assert planned(made, Target.MEMORY).bound == 1000.0
     # The quickest way is all that the latency needs.
     assert planned(made).gap == 0.0
-    nowhere, beyond = plan(tight, Target.LATENCY), plan(bounded, Target.LATENCY)
+    nowhere, beyond = plan(tight(1010), Target.LATENCY), plan(bounded, Target.LATENCY)
     assert isinstance(nowhere, Infeasible)
     assert isinstance(beyond, Infeasible)
     assert not nowhere.is_certain
     assert "nothing was found that fits" in nowhere.reason
     assert "would be enough, less may be" in nowhere.reason
+    # What is there at all is certain: weights of 2,000 bytes.
+    without = plan(tight(990), Target.LATENCY)
+    assert isinstance(without, Infeasible)
+    assert without.is_certain
+    assert without.reason.startswith("it fits nowhere")
+    assert without.missing
+    assert not any(memory.is_least for memory in without.missing)
     assert not beyond.is_certain
     assert beyond.reason.startswith("not reached: memory")
 

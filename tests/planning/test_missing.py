@@ -195,8 +195,10 @@ BEYOND = [
 def test_a_bound_beyond_reach_is_told_with_what_can_be_had(
     target: Target, limited: Target, limit: float, text: str
 ) -> None:
-    reason = refused(bounded(quick_neighbour(), limited, limit), target)
-    assert reason.startswith(f"beyond reach: {text}")
+    found = plan(bounded(quick_neighbour(), limited, limit), target)
+    assert isinstance(found, Infeasible)
+    assert found.reason.startswith(f"beyond reach: {text}")
+    assert found.is_certain
 
 
 def test_a_rate_beyond_one_route_is_told_where_one_is_asked_for() -> None:
