@@ -60,6 +60,8 @@ _MOST_CHOICES = 96
 _MOST_CELLS = 4000
 """Choices of forks, and their number times that of segments where that allows more: a search takes
 longer with each."""
+_MOST_SPREAD = 8
+"""Ways that spread what is short, of each fork and home, where not all are choices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -167,8 +169,8 @@ def _some(tables: Tables, *, is_rate: bool, is_sized: bool) -> list[ForkOption]:
     quickest, _ = _soonest(tables)
     for option in quickest:
         found.setdefault((option.step.fork, option.home), []).append(option)
-    most = _most_choices(tables) // len(tables.devices)
-    for step in spread_ways(tables, is_rate=is_rate, is_sized=is_sized, most=most - 1):
+    most = min(_most_choices(tables) // len(tables.devices) - 1, _MOST_SPREAD)
+    for step in spread_ways(tables, is_rate=is_rate, is_sized=is_sized, most=most):
         option = _option(tables, step)
         alike = found.setdefault((step.fork, option.home), [])
         if all((option.demands < other.demands).any() for other in alike):

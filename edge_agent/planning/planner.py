@@ -49,8 +49,8 @@ EFFORT = 2_000_000.0
 _OTHERS = (Target.LATENCY, Target.MEMORY)
 """What is searched for instead, where nothing was found, but there may be something."""
 _FIRST_EFFORT = 0.3
-"""Share of the effort for mixtures whose routes run no forks at once, where the model has some: at
-a rate others are seldom better."""
+"""Share of the effort for what runs no forks at once, or those that end soonest, where the model
+has some: other ways are seldom better but for the memory."""
 _NEAR = 0.01
 """A gap that is left of a long model's mixture."""
 
@@ -95,14 +95,18 @@ def _searched(problem: Problem, target: Target, effort: float) -> Distribution |
             if first is not None:
                 return search.distribution(first)
             least = float(cheapest(needed, Weights.of_time(needed)).totals[0])
-    elif target is Target.THROUGHPUT and problem.with_branches and problem.summary.forks:
-        search = _Search.of(tables, target, effort * _FIRST_EFFORT)
+    elif target is not Target.MEMORY and problem.with_branches and problem.summary.forks:
+        some = tables
+        if target is not Target.THROUGHPUT:
+            # Of what costs as little, the quickest may have forks.
+            some = with_forks(tables, target, is_quickest=True)
+        search = _Search.of(some, target, effort * _FIRST_EFFORT)
         found = search.run()
         first = found if isinstance(found, _Found) else None
         if first is not None:
-            least = least_cost(tables, target, search.caps, effort, first.columns)
+            least = least_cost(tables, target, caps_of(tables), effort, first.columns)
             if search.value(first) <= least * (1.0 + CLOSE):
-                return search.distribution(replace(first, bound=least))
+                return replace(search, least=least).distribution(replace(first, bound=least))
     search = _Search.of(_with_forks(tables, target), target, effort, least)
     found = search.run()
     if isinstance(found, _Found):
