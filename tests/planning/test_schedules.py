@@ -117,7 +117,7 @@ def test_no_way_ends_sooner_than_a_schedule_that_is_certain(seeds: range) -> Non
         waits += any(link.medium for link in problem.links)
         took_s = latency_s(fork_legs(problem, ending.step, 0.0))
         assert took_s <= least_s * (1.0 + 1e-9), seed
-    assert compared > len(seeds) / 5
+    assert compared > len(seeds) / 6
     assert waits > 0
 
 

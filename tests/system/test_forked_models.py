@@ -30,10 +30,12 @@ FORKS = {
 LARGE_FORKS = {
     "inception_v1": 9,
     "inception_v2": 10,
+    # Where a block changes the width, the shortcut has a convolution of its own.
+    "resnet50": 4,
     "resnet50_qoperator": 3,
     "slanet_plus": 4,
 }
-NO_FORKS = ("densenet121", "resnet50", "silero_ifless", "silero_vad")
+NO_FORKS = ("densenet121", "silero_ifless", "silero_vad")
 
 
 def _run(part: ExtractedSubgraph, values: Arrays) -> Arrays:
