@@ -68,9 +68,7 @@ def plan(problem: Problem, target: Target, effort: float = EFFORT) -> Distributi
         return found
     told = obstacle(problem, target, effort)
     if told.fitting is not None and not objections(problem, (told.fitting,)):
-        metrics = evaluate(problem, (told.fitting,))
-        met = Distribution(target=target, routes=(told.fitting,), metrics=metrics, bound=0.0)
-        return _met(problem, met, target, effort)
+        return _met(problem, target, (told.fitting,), effort)
     is_certain = found.is_certain or told.is_certain
     return Infeasible(target=target, reason=told.text, is_certain=is_certain, missing=told.missing)
 
@@ -86,45 +84,70 @@ def _searched(problem: Problem, target: Target, effort: float) -> Distribution |
     tables = tabulate(problem, target)
     if tables is None:
         return _Nothing(is_certain=True)
-    first, least = None, None
-    if target is Target.LATENCY:
-        needed = with_needed_forks(tables)
-        search = _Search.of(needed, target, effort)
-        first = search.quickest_of_all()
-        if needed.forks.is_whole:
-            if first is not None:
-                return search.distribution(first)
-            least = float(cheapest(needed, Weights.of_time(needed)).totals[0])
-    elif target is not Target.MEMORY and problem.with_branches and problem.summary.forks:
-        some = tables
-        if target is not Target.THROUGHPUT:
-            # Of what costs as little, the quickest may have forks.
-            some = with_forks(tables, target, is_quickest=True)
-        search = _Search.of(some, target, effort * _FIRST_EFFORT)
-        found = search.run()
-        first = found if isinstance(found, _Found) else None
-        if first is not None:
-            least = least_cost(tables, target, caps_of(tables), effort, first.columns)
-            if search.value(first) <= least * (1.0 + CLOSE):
-                return replace(search, least=least).distribution(replace(first, bound=least))
-    search = _Search.of(_with_forks(tables, target), target, effort, least)
+    first, least = _among_few(tables, target, effort)
+    if first is not None:
+        answer = _answer(problem, target, first)
+        if answer.is_optimal:
+            return answer
+    search = _Search.of(_with_forks(tables, target), target, effort)
     found = search.run()
     if isinstance(found, _Found):
+        found = replace(found, bound=search.bound(found, least))
         if first is not None and search.value(first) < search.value(found):
             found = replace(first, bound=found.bound)
-        return search.distribution(found)
-    if first is not None:
-        return search.distribution(first)
-    return _Nothing(is_certain=found.is_certain and search.is_whole)
+    elif first is not None:
+        found = first
+    else:
+        return _Nothing(is_certain=found.is_certain and search.is_whole)
+    return _answer(problem, target, found)
 
 
-def _met(problem: Problem, found: Distribution, target: Target, effort: float) -> Distribution:
-    """A distribution that was not searched for, for a target, with what nothing can beat."""
+def _among_few(tables: Tables, target: Target, effort: float) -> tuple[_Found | None, float | None]:
+    """What is found among few ways to run forks, others being seldom better, and what nothing can
+    beat whatever ways they run; None: it was not looked for."""
+    if target is Target.LATENCY:
+        search = _Search.of(with_needed_forks(tables), target, effort)
+        found, least = search.quickest_of_all()
+        if search.is_whole:
+            return found, least
+    elif target is not Target.MEMORY and _may_fork(tables.problem):
+        # Of what costs as little, the quickest may have forks.
+        is_rate = target is Target.THROUGHPUT
+        some = tables if is_rate else with_forks(tables, target, is_quickest=True)
+        search = _Search.of(some, target, effort * _FIRST_EFFORT)
+        outcome = search.run()
+        found = outcome if isinstance(outcome, _Found) else None
+    else:
+        return None, None
+    if found is None:
+        return None, None
+    least = least_cost(tables, target, caps_of(tables), effort, found.columns)
+    return replace(found, bound=least), least
+
+
+def _may_fork(problem: Problem) -> bool:
+    return problem.with_branches and bool(problem.summary.forks)
+
+
+def _answer(problem: Problem, target: Target, found: _Found) -> Distribution:
+    """The answer, with its metrics."""
+    metrics = evaluate(problem, found.routes)
+    cost, least = metrics.cost(target), found.bound
+    if cost <= least * (1.0 + CLOSE):
+        least = cost
+    if target is Target.THROUGHPUT:
+        least = 1.0 / least if least else float("inf")
+    return Distribution(target=target, routes=found.routes, metrics=metrics, bound=least)
+
+
+def _met(
+    problem: Problem, target: Target, routes: tuple[Route, ...], effort: float
+) -> Distribution:
+    """Routes that were not searched for, with what nothing can beat."""
     tables = tabulate(problem, target)
-    assert tables is not None, "there is a distribution"
-    least = min(least_cost(tables, target, caps_of(tables), effort), found.metrics.cost(target))
-    bound = least if target is not Target.THROUGHPUT else 1.0 / least if least else float("inf")
-    return replace(found, target=target, bound=bound)
+    assert tables is not None, "there are routes"
+    least = least_cost(tables, target, caps_of(tables), effort)
+    return _answer(problem, target, _Found(routes=routes, bound=least))
 
 
 def _instead(problem: Problem, target: Target, effort: float) -> Distribution | None:
@@ -132,7 +155,7 @@ def _instead(problem: Problem, target: Target, effort: float) -> Distribution | 
     for other in _OTHERS:
         found = None if other is target else attempt(problem, other, effort / 2.0)
         if found is not None:
-            return _met(problem, found, target, effort)
+            return _met(problem, target, found.routes, effort)
     return None
 
 
@@ -246,13 +269,9 @@ class _Search:
     target: Target
     effort: float
     caps: Caps
-    least: float | None = None
-    """What nothing can beat, whatever ways forks run, where that is known."""
 
     @classmethod
-    def of(
-        cls, tables: Tables, target: Target, effort: float, least: float | None = None
-    ) -> _Search:
+    def of(cls, tables: Tables, target: Target, effort: float) -> _Search:
         """The search in these tables."""
         return cls(
             problem=tables.problem,
@@ -260,7 +279,6 @@ class _Search:
             target=target,
             effort=effort,
             caps=caps_of(tables),
-            least=least,
         )
 
     @property
@@ -273,20 +291,14 @@ class _Search:
         """Requests per second that are asked for at least."""
         return self.problem.bound(Target.THROUGHPUT) or 0.0
 
-    def distribution(self, found: _Found) -> Distribution:
-        """The answer, with its metrics."""
-        metrics = evaluate(self.problem, found.routes)
-        cost, least = metrics.cost(self.target), found.bound
-        if not self.is_whole:
-            known = self.least
-            if known is None:
-                known = least_cost(self.tables, self.target, self.caps, self.effort, found.columns)
-            least = min(least, known)
-        if cost <= least * (1.0 + CLOSE):
-            least = cost
-        if self.target is Target.THROUGHPUT:
-            least = 1.0 / least if least else float("inf")
-        return Distribution(target=self.target, routes=found.routes, metrics=metrics, bound=least)
+    def bound(self, found: _Found, least: float | None) -> float:
+        """The bound of what was found, or, where ways to run forks were left out, one that holds
+        for all; `least`: such a one, if it is known."""
+        if self.is_whole:
+            return found.bound
+        if least is None:
+            least = least_cost(self.tables, self.target, self.caps, self.effort, found.columns)
+        return min(found.bound, least)
 
     def run(self) -> _Outcome:
         match self.target:
@@ -417,17 +429,18 @@ class _Search:
         is_as_good = _cost(weights, after) <= cost * (1.0 + CLOSE)
         return tied if is_as_good and after.seconds < before.seconds else pieces
 
-    def quickest_of_all(self) -> _Found | None:
-        """The quickest route, if it keeps to everything that is asked."""
+    def quickest_of_all(self) -> tuple[_Found | None, float]:
+        """The quickest route, if it keeps to everything that is asked; seconds that none takes less
+        than."""
         paths = cheapest(self.tables, Weights.of_time(self.tables))
         least_s = float(paths.totals[0])
         if not np.isfinite(least_s):
-            return None
+            return None, least_s
         pieces = paths.pieces()
-        if not self.caps.allows(amounts(self.tables, pieces)):
-            return None
         found = _Found(routes=(as_route(self.tables, pieces),), bound=least_s)
-        return found if not self.rate or self._serves(found.routes) else None
+        is_allowed = self.caps.allows(amounts(self.tables, pieces))
+        is_enough = is_allowed and (not self.rate or self._serves(found.routes))
+        return (found if is_enough else None), least_s
 
     def _quickest(self) -> _Outcome:
         weights = Weights.of_time(self.tables)

@@ -12,7 +12,7 @@ import pytest
 
 from edge_agent.devices import DeviceId, UnitId
 from edge_agent.distributions import Distribution, Infeasible
-from edge_agent.planning import branches, schedules
+from edge_agent.planning import branches, planner, schedules
 from edge_agent.planning.amounts import CLOSE, Caps
 from edge_agent.planning.branches import with_forks
 from edge_agent.planning.planner import plan, tables_of
@@ -185,6 +185,28 @@ def _optimal_of_few(
     # The ways that need little of what is short are there.
     assert as_good >= (0.95 if target is Target.MEMORY else 0.75) * len(made)
     return optimal
+
+
+def test_what_was_found_without_forks_has_a_bound_that_holds_with_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = _best_of_all(Target.THROUGHPUT, 40)
+    searched = planner._Search.run
+
+    def run(search: planner._Search) -> object:
+        """As if a search with forks among the choices found nothing."""
+        if search.tables.forks.steps:
+            return planner._Nothing(is_certain=False)
+        return searched(search)
+
+    monkeypatch.setattr(planner._Search, "run", run)
+    worse = 0
+    for seed, problem, best in made:
+        found = plan(problem, Target.THROUGHPUT)
+        assert isinstance(found, Distribution), seed
+        assert not _is_beyond(found, best), seed
+        worse += found.metrics.throughput_per_s < best.metrics.throughput_per_s * (1.0 - CLOSE)
+    assert worse > 0
 
 
 def test_a_schedule_that_was_not_searched_to_its_end_is_not_called_the_quickest(
