@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
@@ -13,7 +13,7 @@ from edge_agent.distributions import PlacedArm
 from edge_agent.planning.cost import is_divisible
 from edge_agent.planning.known import Flags
 from edge_agent.planning.metrics import find_link, times_of
-from edge_agent.planning.tables import Floats, Tables
+from edge_agent.planning.tables import Tables
 from edge_agent.summaries import Fork
 
 MOST_ORDERED = 4
@@ -74,11 +74,17 @@ def may_go(tables: Tables, fork: Fork, home: DeviceId, machine: Machine, own: Br
     return (most_in is None or brought <= most_in) and (most_out is None or returned <= most_out)
 
 
-def crossing(fork: Fork) -> tuple[Floats, Floats]:
-    """(branches,) each: bytes that a branch alone reads, and that it gives."""
-    given = [fork.input_bytes((b,)) for b in range(len(fork.branches))]
-    taken = [branch.output_bytes for branch in fork.branches]
-    return np.array(given, np.float64), np.array(taken, np.float64)
+def is_way(
+    tables: Tables,
+    fork: Fork,
+    home: DeviceId,
+    machines: Sequence[Machine],
+    arms: Mapping[int, Branches],
+) -> bool:
+    """Whether arms on these machines are a way to run a fork at once."""
+    return len(arms) > 1 and all(
+        may_go(tables, fork, home, machines[m], own) for m, own in arms.items()
+    )
 
 
 def arm_of(tables: Tables, branches: Branches, choice: int) -> PlacedArm:

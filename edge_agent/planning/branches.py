@@ -31,8 +31,8 @@ from edge_agent.planning.arms import (
     able_in,
     arm_of,
     is_order_open,
+    is_way,
     machines_of,
-    may_go,
     orders_of,
     parted,
 )
@@ -143,18 +143,19 @@ def _tabulated(tables: Tables, target: Target, homes: set[DeviceId]) -> Tables:
 def _worthwhile(tables: Tables, *, is_rate: bool, is_sized: bool) -> tuple[list[ForkOption], bool]:
     """Ways that may be worth it, and whether these are all."""
     every = _all_options(tables)
-    most = _most_choices(tables)
+    if every is None:
+        return _some(tables, is_rate=is_rate, is_sized=is_sized), False
+    steps = (option.step for alike in every for option in alike)
+    is_open = any(is_order_open(tables, step.home, step.arms) for step in steps)
     # Of two routes of a mixture, each may hold what the other one needs.
     is_shared = is_rate and is_sized
     for keeps_shared in (True, False) if is_shared else (False,):
         kept = [
             _undominated(tables, alike, keeps_shared=keeps_shared, is_sized=is_sized)
-            for alike in every or ()
+            for alike in every
         ]
         found = [option for alike in kept for option in alike]
-        if every is not None and len(_slots(found)) <= most:
-            steps = [option.step for alike in every for option in alike]
-            is_open = any(is_order_open(tables, step.home, step.arms) for step in steps)
+        if len(_slots(found)) <= _most_choices(tables):
             return found, keeps_shared is is_shared and not is_open
     return _some(tables, is_rate=is_rate, is_sized=is_sized), False
 
@@ -270,9 +271,7 @@ def _ways(
     machines = machines_of(tables, able_in(tables, fork, is_parted), home)
     for placed in product(range(len(machines)), repeat=len(fork.branches)):
         arms = {m: tuple(b for b, at in enumerate(placed) if at == m) for m in sorted({*placed})}
-        if len(arms) < 2 or not all(
-            may_go(tables, fork, home, machines[m], own) for m, own in arms.items()
-        ):
+        if not is_way(tables, fork, home, machines, arms):
             yield None
             continue
         for chosen in product(*(machines[m].choices for m in arms)):

@@ -252,7 +252,7 @@ class Relaxation:
 
     def weights_now(self) -> Weights:
         """The weights under which the cheapest route is the one that is missed most."""
-        return self.weights_at(self._packing.duals[None])
+        return self._weights(self._packing.duals[None])
 
     def shares(self) -> Shares:
         """The routes of the solution."""
@@ -267,7 +267,7 @@ class Relaxation:
     def _price(self, prices: Floats) -> int:
         """Look for routes that are worth more than they cost at each row of `prices`, and take
         what the cheapest ones say of the bound; how many are new."""
-        weights = self.weights_at(prices)
+        weights = self._weights(prices)
         paths = cheapest(self.tables, weights)
         self.spent += sweep_effort(self.tables, len(prices))
         routes: list[Pieces] = []
@@ -293,8 +293,7 @@ class Relaxation:
         cheap = np.argsort(starts, kind="stable")[:most]
         return [paths.pieces(b, int(d)) for d in cheap if d == cheap[0] or starts[d] < 1.0]
 
-    def weights_at(self, prices: Floats) -> Weights:
-        """The weights that (b, rows) of prices are."""
+    def _weights(self, prices: Floats) -> Weights:
         tables = self.tables
         count = len(tables.resources)
         weights = Weights.none(tables, len(prices))

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from edge_agent.distributions import Distribution, Infeasible, Route
+from edge_agent.planning.alone import most_of_branches
 from edge_agent.planning.amounts import (
     CLOSE,
     Aim,
@@ -37,7 +38,6 @@ from edge_agent.planning.mixing import Mixed, mix
 from edge_agent.planning.mixture import SHORT, Column, Wish
 from edge_agent.planning.pipelines import best_pipeline
 from edge_agent.planning.shortest import Pieces, Weights, as_route, cheapest
-from edge_agent.planning.spread import most_of_branches
 from edge_agent.planning.tables import Floats, Tables, is_at_rate, tabulate
 from edge_agent.planning.ties import quickest_as_fast
 from edge_agent.planning.unlisted import least_cost

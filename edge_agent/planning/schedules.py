@@ -1,7 +1,8 @@
 """The schedule of a fork's branches that ends soonest.
 
-It is searched by depth first over the branches, the heaviest first, cut off where one machine alone
-already takes as long as the best schedule known.
+It is searched by depth first over the branches, the heaviest first, cut off where one machine
+alone, with what the cores of the home have to send, already takes as long as the best schedule
+known.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ import numpy as np
 
 from edge_agent.devices import DeviceId
 from edge_agent.distributions import PlacedFork
+from edge_agent.planning.alone import crossing, seconds_of_branches
 from edge_agent.planning.arms import (
     MOST_ORDERED,
     Branches,
     Machine,
     able_in,
     arm_of,
-    crossing,
     is_order_open,
     machines_of,
     may_go,
@@ -165,8 +166,7 @@ class _Parallel:
     def of(cls, places: _Places, index: int, trips_s: Floats) -> _Parallel:
         tables = places.tables
         fork = tables.problem.summary.forks[index]
-        work = np.array([branch.work for branch in fork.branches])
-        seconds = work @ tables.seconds[fork.segments.start : fork.segments.stop]
+        seconds = seconds_of_branches(tables, fork)
         able = able_in(tables, fork, places.is_parted)
         return cls(
             places=places,
@@ -453,18 +453,18 @@ def _in_any_order_s(step: PlacedFork, found: Sequence[Leg]) -> float:
     """Seconds that a fork does not end before, in whatever order results come back and however
     long after its arms are ready."""
     sends = [leg for leg in found if isinstance(leg, Sending)]
+    back = [leg for leg in sends if leg.boundary == step.segments.stop]
+    if len({leg.link.resource for leg in back}) == len(back):
+        return latency_s(found)
     ready_s: dict[DeviceId, float] = {}
     for leg in found:
         if isinstance(leg, Computing):
             ready_s[leg.device] = max(ready_s.get(leg.device, 0.0), leg.start_s + leg.took_s)
-    back = [leg for leg in sends if leg.boundary == step.segments.stop]
     free_s: dict[str, float] = {}
     for leg in sends:
         if leg.boundary == step.segments.start:
             name = leg.link.resource
             free_s[name] = max(free_s.get(name, 0.0), leg.start_s + leg.wire_s)
-    if len({leg.link.resource for leg in back}) == len(back):
-        return latency_s(found)
     home_s = ready_s.get(step.home, 0.0)
     least_s = float("inf")
     for order in permutations(back[:MOST_ORDERED]):

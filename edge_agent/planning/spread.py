@@ -16,15 +16,15 @@ import numpy as np
 
 from edge_agent.devices import DeviceId
 from edge_agent.distributions import PlacedFork
+from edge_agent.planning.alone import bytes_of_branches, crossing, seconds_of_branches
 from edge_agent.planning.amounts import FIRST_LOAD, memory_columns
 from edge_agent.planning.arms import (
     Branches,
     Machine,
     able_in,
     arm_of,
-    crossing,
+    is_way,
     machines_of,
-    may_go,
     orders_of,
     parted,
 )
@@ -54,7 +54,8 @@ def spread_ways(
             made: dict[PlacedFork, None] = {}
             for free, inside in islice(product((None, *range(len(machines))), columns), count):
                 arms = spread.over(inside, free)
-                if _may_be(tables, fork, home, machines, arms):
+                placed = {m: own for m, (own, _) in arms.items()}
+                if is_way(tables, fork, home, machines, placed):
                     made[_step(tables, index, home, arms)] = None
             yield from made
 
@@ -69,10 +70,8 @@ def _short(tables: Tables, *, is_rate: bool, is_sized: bool) -> list[Ints]:
 def _rows(tables: Tables, fork: Fork) -> Floats:
     """(branches, c, columns): about what each branch alone demands in each choice, without what is
     sent."""
-    inside = slice(fork.segments.start, fork.segments.stop)
-    work = np.array([branch.work for branch in fork.branches])
     given, taken = crossing(fork)
-    seconds = work @ tables.seconds[inside] + tables.overhead
+    seconds = seconds_of_branches(tables, fork) + tables.overhead
     seconds = seconds + (given + taken)[:, None] * tables.border_s_per_byte
     size = bytes_of_branches(tables, fork)
     first = FIRST_LOAD + len(tables.resources)
@@ -80,34 +79,6 @@ def _rows(tables: Tables, fork: Fork) -> Floats:
     every = np.arange(len(tables.choices))
     found[:, every, FIRST_LOAD + tables.resource_of] = seconds * tables.per_round
     found[:, every, first + tables.pool_of] = size
-    return found
-
-
-def held_by_branches(tables: Tables, fork: Fork) -> Floats:
-    """(branches, c): bytes of the weights of each branch in each choice."""
-    size = np.array([float(branch.constant_bytes) for branch in fork.branches])
-    is_half = np.array(
-        [c.configuration is not None and c.configuration.is_half for c in tables.choices]
-    )
-    return size[:, None] * np.where(is_half, 0.5, 1.0)
-
-
-def bytes_of_branches(tables: Tables, fork: Fork) -> Floats:
-    """(branches, c): bytes of each branch alone in each choice, weights and activations."""
-    working = np.array([float(branch.working_bytes) for branch in fork.branches])
-    found: Floats = held_by_branches(tables, fork) + working[:, None] / tables.per_round
-    return found
-
-
-def most_of_branches(tables: Tables) -> Floats:
-    """(pools,): no distribution has more there of branches: each in every form, and all arms that
-    can be made of them."""
-    found = np.zeros(len(tables.pools))
-    for fork in tables.problem.summary.forks:
-        arms = 2.0 ** min(len(fork.branches), 100)
-        working = max(float(branch.working_bytes) for branch in fork.branches)
-        held = held_by_branches(tables, fork).sum(axis=0)
-        np.add.at(found, tables.pool_of, held + arms * working / tables.per_round)
     return found
 
 
@@ -142,18 +113,6 @@ class _Spread:
             own, _ = arms.get(machine, ((), choice))
             arms[machine] = (tuple(sorted((*own, b))), choice)
         return arms
-
-
-def _may_be(
-    tables: Tables,
-    fork: Fork,
-    home: DeviceId,
-    machines: Sequence[Machine],
-    arms: dict[int, tuple[Branches, int]],
-) -> bool:
-    return len(arms) > 1 and all(
-        may_go(tables, fork, home, machines[m], own) for m, (own, _) in arms.items()
-    )
 
 
 def _step(

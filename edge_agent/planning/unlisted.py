@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from edge_agent.distributions import PlacedFork
+from edge_agent.planning.alone import bytes_of_branches, held_by_branches, seconds_of_branches
 from edge_agent.planning.amounts import (
     FIRST_LOAD,
     JOULES,
@@ -29,7 +30,6 @@ from edge_agent.planning.mixing import relaxed
 from edge_agent.planning.mixture import Column, Relaxation, Wish
 from edge_agent.planning.schedules import least_times
 from edge_agent.planning.shortest import Weights, cheapest, sent
-from edge_agent.planning.spread import bytes_of_branches, held_by_branches
 from edge_agent.planning.tables import Floats, Ints, Sends, Tables, sends_between, tabulate
 from edge_agent.plans import Target
 from edge_agent.summaries import Fork
@@ -184,7 +184,7 @@ class _AnyMixture(Relaxation):
     def _price(self, prices: Floats) -> int:
         added = 0
         for row in prices:
-            self.tables = self.any_way.at(self.weights_at(row[None]))
+            self.tables = self.any_way.at(self._weights(row[None]))
             self.spent += _WAY_EFFORT * len(self.tables.forks.steps)
             # A class with slots is made anew by the decorator, so `super()` has no arguments here.
             added += Relaxation._price(self, row[None])
@@ -226,13 +226,12 @@ class _Alone:
     @classmethod
     def of(cls, tables: Tables, fork: Fork, is_parted: Flags) -> _Alone:
         given, taken = _carried(fork)
-        work = np.array([branch.work for branch in fork.branches])
-        seconds = work @ tables.seconds[fork.segments.start : fork.segments.stop]
         problem, devices = tables.problem, tables.devices
         return cls(
             tables=tables,
             able=np.array(able_in(tables, fork, is_parted), np.int64),
-            seconds=seconds + (given + taken)[:, None] * tables.border_s_per_byte,
+            seconds=seconds_of_branches(tables, fork)
+            + (given + taken)[:, None] * tables.border_s_per_byte,
             held=held_by_branches(tables, fork),
             there=sends_between(problem, devices, given),
             back=sends_between(problem, devices, taken),

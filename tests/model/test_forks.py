@@ -145,17 +145,22 @@ def test_what_is_to_be_apart_leaves_forks_fewer_cuts(tmp_path: Path) -> None:
         assert {cut.position for cut in summary.cuts} >= set(apart)
 
 
-def test_branches_that_an_addition_joins_are_a_fork_up_to_it(tmp_path: Path) -> None:
-    made = model(
-        [
-            _convolution("x", "a"),
-            _convolution("x", "b"),
-            node("Add", ["a", "b"], ["c"]),
-            _convolution("c", "y"),
-        ],
+def _from_x_to_y(*nodes: onnx.NodeProto) -> onnx.ModelProto:
+    """A model of convolutions with the weights `w`."""
+    return model(
+        list(nodes),
         [value("x", [1, 4, 8, 8])],
         [value("y", [1, 4, 8, 8])],
         [held("w", np.ones((4, 4, 3, 3)))],
+    )
+
+
+def test_branches_that_an_addition_joins_are_a_fork_up_to_it(tmp_path: Path) -> None:
+    made = _from_x_to_y(
+        _convolution("x", "a"),
+        _convolution("x", "b"),
+        node("Add", ["a", "b"], ["c"]),
+        _convolution("c", "y"),
     )
     # The addition could run in the kernel of one of the convolutions, but not of both.
     graph = graph_of(made, tmp_path)
@@ -165,20 +170,14 @@ def test_branches_that_an_addition_joins_are_a_fork_up_to_it(tmp_path: Path) -> 
 
 
 def test_a_fork_parts_no_branch_from_its_activation(tmp_path: Path) -> None:
-    made = model(
-        [
-            _convolution("x", "a"),
-            _convolution("x", "b"),
-            node("Relu", ["b"], ["c"]),
-            node("Add", ["a", "c"], ["d"]),
-            _convolution("d", "y"),
-        ],
-        [value("x", [1, 4, 8, 8])],
-        [value("y", [1, 4, 8, 8])],
-        [held("w", np.ones((4, 4, 3, 3)))],
+    made = _from_x_to_y(
+        _convolution("x", "a"),
+        _convolution("x", "b"),
+        node("Relu", ["b"], ["c"]),
+        node("Add", ["a", "c"], ["d"]),
+        _convolution("d", "y"),
     )
-    graph = graph_of(made, tmp_path)
-    summary = forks_of(graph)
+    summary = forks_of(graph_of(made, tmp_path))
     assert [branch.nodes for branch in summary.forks[0].branches] == [(0,), (1, 2)]
     assert 2 not in {cut.position for cut in summary.cuts}
 
