@@ -8,9 +8,10 @@ are seconds, sizes bytes, powers watts. What a value is scaled by is said where 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from edge_agent.devices import DeviceId, UnitId
 from edge_agent.plans import Bound, Target
@@ -181,9 +182,12 @@ class SegmentPin:
     """Of the node names that it was said with, for messages."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Everything that a plan depends on. Requests arrive at `owner`, and answers leave there."""
+    """Everything that a plan depends on. Requests arrive at `owner`, and answers leave there.
+
+    What is looked up over and over is indexed once.
+    """
 
     summary: ModelSummary
     devices: tuple[PlannedDevice, ...]
@@ -262,16 +266,31 @@ class Problem:
 
     def device(self, device: DeviceId) -> PlannedDevice:
         """The device of that id."""
-        return next(d for d in self.devices if d.id == device)
+        return self._devices[device]
 
     def statistics_of(self, device: DeviceId) -> DeviceStatistics:
         """What is known of its present state; nothing known is an idle device."""
-        found = (s for s in self.statistics if s.device == device)
-        return next(found, None) or _idle(device)
+        return self._statistics.get(device) or _idle(device)
+
+    def link(self, source: DeviceId, target: DeviceId) -> Link | None:
+        """The link from one device to another; None if there is none."""
+        return self._links.get((source, target))
 
     def bound(self, target: Target) -> float | None:
         """The limit on a metric; None if there is none."""
         return next((b.limit for b in self.bounds if b.target is target), None)
+
+    @cached_property
+    def _devices(self) -> dict[DeviceId, PlannedDevice]:
+        return {device.id: device for device in self.devices}
+
+    @cached_property
+    def _statistics(self) -> dict[DeviceId, DeviceStatistics]:
+        return {statistics.device: statistics for statistics in self.statistics}
+
+    @cached_property
+    def _links(self) -> dict[tuple[DeviceId, DeviceId], Link]:
+        return {(link.source, link.target): link for link in self.links}
 
 
 @lru_cache(maxsize=256)
@@ -322,6 +341,6 @@ def _check_known(what: str, named: Iterable[DeviceId], known: list[DeviceId]) ->
 
 
 def _check_once(what: str, named: list[str]) -> None:
-    for name in named:
-        if named.count(name) > 1:
+    for name, count in Counter(named).items():
+        if count > 1:
             raise ValueError(f"{what} {name}: got it twice")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from edge_agent.devices import DeviceId, UnitId
@@ -306,3 +307,23 @@ def test_links_of_one_medium_are_one_resource() -> None:
     there, back = link(A, B), link(B, A)
     assert there.resource != back.resource
     assert replace(there, medium="air").resource == replace(back, medium="air").resource
+
+
+def test_a_changed_problem_has_the_links_devices_and_state_that_it_was_given() -> None:
+    """And not those that were looked up in the one before."""
+    before = replace(quick_neighbour(), links=(LINK,), statistics=(STATE,))
+    assert before.link(A, B) is LINK
+    assert before.link(B, A) is None
+    assert (before.device(B), before.statistics_of(B)) == (before.devices[1], STATE)
+    back, busy = link(B, A), replace(STATE, load_fraction=0.5)
+    slower = replace(before.devices[1], send_s_per_byte=1.0)
+    after = replace(before, links=(back,), statistics=(busy,), devices=(before.devices[0], slower))
+    assert (after.link(A, B), after.link(B, A)) == (None, back)
+    assert (after.device(B), after.statistics_of(B)) == (slower, busy)
+
+
+def test_what_was_looked_up_makes_no_difference_between_problems() -> None:
+    asked, fresh = quick_neighbour(), quick_neighbour()
+    assert (asked.device(A), asked.link(A, B)) == (fresh.devices[0], fresh.links[0])
+    assert (asked, hash(asked), repr(asked)) == (fresh, hash(fresh), repr(fresh))
+    assert msgspec.to_builtins(asked) == msgspec.to_builtins(fresh)

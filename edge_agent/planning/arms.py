@@ -12,7 +12,7 @@ from edge_agent.devices import DeviceId
 from edge_agent.distributions import PlacedArm
 from edge_agent.planning.cost import is_divisible
 from edge_agent.planning.known import Flags
-from edge_agent.planning.metrics import find_link, times_of
+from edge_agent.planning.metrics import times_of
 from edge_agent.planning.tables import Tables
 from edge_agent.summaries import Fork
 
@@ -117,6 +117,6 @@ def is_order_open(tables: Tables, home: DeviceId, arms: Sequence[PlacedArm]) -> 
 def _have_to_wait(tables: Tables, home: DeviceId, away: Sequence[PlacedArm]) -> bool:
     """Whether two of these arms share a link."""
     ends = [(home, arm.device) for arm in away] + [(arm.device, home) for arm in away]
-    links = [find_link(tables.problem, *pair) for pair in ends]
+    links = [tables.problem.link(*pair) for pair in ends]
     used = [link.resource for link in links if link is not None]
     return len(set(used)) < len(used)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from edge_agent.devices import DeviceId
 from edge_agent.distributions import PlacedFork, PlacedSubgraph, Route
-from edge_agent.planning.metrics import core_w, find_link, sending_joules_per_byte
+from edge_agent.planning.metrics import core_w, sending_joules_per_byte
 from edge_agent.problems import Link, Problem
 from edge_agent.profiles import Configuration
 
@@ -141,7 +141,7 @@ def _sending_joules(problem: Problem, device: DeviceId, size_bytes: int) -> floa
 
 def _link_to(problem: Problem, device: DeviceId) -> Link | None:
     """The link that weights take to a device: from the owner, or else the best."""
-    link = find_link(problem, problem.owner, device)
+    link = problem.link(problem.owner, device)
     if link is not None:
         return link
     into = [k for k in problem.links if k.target == device]

@@ -349,12 +349,6 @@ def _known_bytes(problem: Problem, boundary: int) -> int:
     return size
 
 
-def find_link(problem: Problem, source: DeviceId, target: DeviceId) -> Link | None:
-    """The link from one device to another; None if there is none."""
-    ends = (source, target)
-    return next((k for k in problem.links if (k.source, k.target) == ends), None)
-
-
 def processor_s_per_byte(problem: Problem, link: Link) -> tuple[float, float]:
     """Seconds of one core for each byte, at the source and at the target of a link."""
     source, target = problem.device(link.source), problem.device(link.target)
@@ -372,7 +366,7 @@ def _sending(
     boundary: int,
     start_s: float,
 ) -> Sending:
-    link = find_link(problem, source, target)
+    link = problem.link(source, target)
     if link is None:
         raise ValueError(f"there is no link from {source} to {target}")
     send_s_per_byte, receive_s_per_byte = processor_s_per_byte(problem, link)
@@ -493,7 +487,7 @@ def fork_legs(problem: Problem, step: PlacedFork, start_s: float) -> tuple[Leg, 
         if arm.device == step.home:
             continue
         size = fork.input_bytes(arm.branches)
-        link = find_link(problem, step.home, arm.device)
+        link = problem.link(step.home, arm.device)
         begin_s = start_s if link is None else free_s[link.resource]
         sent = _sending(problem, step.home, arm.device, size, step.segments.start, begin_s)
         run = arm_computing(problem, step, arm, begin_s + sent.took_s)
@@ -503,7 +497,7 @@ def fork_legs(problem: Problem, step: PlacedFork, start_s: float) -> tuple[Leg, 
         home_s += sent.send_s / home_cores
     for ready_s, _, arm in sorted(ready, key=lambda item: item[:2]):
         size = sum(fork.branches[b].output_bytes for b in arm.branches)
-        link = find_link(problem, arm.device, step.home)
+        link = problem.link(arm.device, step.home)
         begin_s = ready_s if link is None else max(ready_s, free_s[link.resource])
         back = _sending(problem, arm.device, step.home, size, step.segments.stop, begin_s)
         free_s[back.link.resource] = begin_s + back.wire_s

@@ -28,7 +28,7 @@ from edge_agent.planning.metrics import (
 )
 from edge_agent.planning.present import is_spared, pool_bytes, slowdown
 from edge_agent.plans import Target
-from edge_agent.problems import Link, PlannedDevice, Problem
+from edge_agent.problems import PlannedDevice, Problem
 from edge_agent.profiles import HOST_UNIT, Configuration, SegmentTimes
 
 Floats = npt.NDArray[np.float64]
@@ -217,7 +217,6 @@ def tabulate(problem: Problem, target: Target, homes: Collection[DeviceId] = ())
         return None
     devices = [device for device, _ in found]
     rows = [(device, times) for device, all_times in found for times in all_times]
-    links = {(k.source, k.target): k for k in problem.links}
     hosts = [host_resource(device.id) for device in devices]
     names = [resource_of(device.id, times.configuration) for device, times in rows]
     link_names = sorted({link.resource for link in problem.links})
@@ -249,7 +248,7 @@ def tabulate(problem: Problem, target: Target, homes: Collection[DeviceId] = ())
     def ends(source: DeviceId | None, target_device: DeviceId | None, size: int | None) -> Sends:
         pairs = [(source or device.id, target_device or device.id) for device in devices]
         known = np.nan if size is None else float(size)
-        return _sends(problem, links, np.full(len(pairs), known), pairs)
+        return _sends(problem, np.full(len(pairs), known), pairs)
 
     inner_sizes = np.array(
         [
@@ -260,7 +259,8 @@ def tabulate(problem: Problem, target: Target, homes: Collection[DeviceId] = ())
     index = {name: at for at, name in enumerate(resources)}
 
     def link_index(a: DeviceId, b: DeviceId) -> int:
-        return index[links[a, b].resource] if (a, b) in links else 0
+        link = problem.link(a, b)
+        return 0 if link is None else index[link.resource]
 
     return Tables(
         problem=problem,
@@ -345,20 +345,18 @@ def _groups(rows: Sequence[tuple[PlannedDevice, SegmentTimes]]) -> list[list[int
 def sends_between(problem: Problem, devices: Sequence[DeviceId], sizes: Floats) -> Sends:
     """(k, d, d): what sending each of `sizes`, (k,), from each device to each costs; NaN cannot be
     sent."""
-    links = {(link.source, link.target): link for link in problem.links}
     pairs = [(a, b) for a in devices for b in devices]
     every = np.repeat(sizes[:, None], len(pairs), axis=1)
-    return _shaped(_sends(problem, links, every, pairs), (len(sizes), len(devices), len(devices)))
+    return _shaped(_sends(problem, every, pairs), (len(sizes), len(devices), len(devices)))
 
 
 def _sends(
     problem: Problem,
-    links: dict[tuple[DeviceId, DeviceId], Link],
     sizes: Floats,
     pairs: Sequence[tuple[DeviceId, DeviceId]],
 ) -> Sends:
     """What sending `sizes`, of the same last axis as `pairs`, costs; NaN cannot be sent."""
-    rates = np.array([_rates(problem, links, a, b) for a, b in pairs])
+    rates = np.array([_rates(problem, a, b) for a, b in pairs])
     is_far = np.array([a != b for a, b in pairs])
     limits = np.array([_limit(problem, b) for _, b in pairs])
     latency, wire, send, receive, joules, source_cores, target_cores = rates.T
@@ -386,13 +384,12 @@ def _limit(problem: Problem, device: DeviceId) -> float:
 
 def _rates(
     problem: Problem,
-    links: dict[tuple[DeviceId, DeviceId], Link],
     source: DeviceId,
     target: DeviceId,
 ) -> tuple[float, ...]:
     """(latency; seconds per byte of wire, sender and receiver; joules per byte; cores of both)."""
     a, b = problem.device(source), problem.device(target)
-    link = links.get((source, target))
+    link = problem.link(source, target)
     if link is None:
         return 0.0, np.inf, 0.0, 0.0, 0.0, 1.0, 1.0
     return (

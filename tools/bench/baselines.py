@@ -19,7 +19,6 @@ from edge_agent.planning.legality import objections
 from edge_agent.planning.metrics import (
     crossing_bytes,
     evaluate,
-    find_link,
     sending_s,
 )
 from edge_agent.planning.present import slowdown
@@ -253,7 +252,7 @@ def _next_s(
 
 
 def _sent_s(problem: Problem, source: DeviceId, target: PlannedDevice, size: int | None) -> float:
-    link = find_link(problem, source, target.id)
+    link = problem.link(source, target.id)
     most = target.most_crossing_bytes
     if link is None or size is None or (most is not None and size > most):
         return float("inf")
