@@ -165,6 +165,7 @@ def test_an_agent_with_other_settings_than_those_of_the_config_file_is_told(
     assert ("runs with other settings" in config["text"]) is (agents != users)
 
 
+@LONG
 def test_two_builds_of_the_runtime_are_a_problem(home: Home) -> None:
     make_package(home.packages, "onnxruntime-gpu", "1.26.0")
     told = home.doctor("--json")
@@ -175,6 +176,7 @@ def test_two_builds_of_the_runtime_are_a_problem(home: Home) -> None:
     assert runtime["remedy"].startswith("uninstall all of them")
 
 
+@LONG
 def test_a_state_folder_that_cannot_be_made_is_a_problem(home: Home) -> None:
     (home.folder / "file").touch()
     home.configure(f"state = '{home.folder}/file/state'\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -285,7 +286,14 @@ def _fork_tables(seed: int) -> Tables | None:
     return with_forks(tables, Target.THROUGHPUT, is_quickest=False)
 
 
-SEEDS = [seed for seed in range(200) if (made := _fork_tables(seed)) and made.forks.steps][:20]
+NUMBERS = range(20)
+
+
+@cache
+def _forked_tables() -> list[Tables]:
+    """The first whose forks can run at once."""
+    made = (_fork_tables(seed) for seed in range(200))
+    return [tables for tables in made if tables and tables.forks.steps][: len(NUMBERS)]
 
 
 def _routes(tables: Tables) -> list[Pieces]:
@@ -304,10 +312,9 @@ def _routes(tables: Tables) -> list[Pieces]:
     return list(dict.fromkeys(found))
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_what_a_route_with_forks_demands_is_what_it_is_evaluated_to(seed: int) -> None:
-    tables = _fork_tables(seed)
-    assert tables is not None
+@pytest.mark.parametrize("number", NUMBERS)
+def test_what_a_route_with_forks_demands_is_what_it_is_evaluated_to(number: int) -> None:
+    tables = _forked_tables()[number]
     problem = tables.problem
     for pieces in _routes(tables):
         route = as_route(tables, pieces)
@@ -328,15 +335,13 @@ def test_what_a_route_with_forks_demands_is_what_it_is_evaluated_to(seed: int) -
 
 
 def test_these_routes_have_forks() -> None:
-    made = [tables for seed in SEEDS if (tables := _fork_tables(seed))]
-    routes = [as_route(tables, pieces) for tables in made for pieces in _routes(tables)]
+    routes = [as_route(one, pieces) for one in _forked_tables() for pieces in _routes(one)]
     assert sum(1 for route in routes if any(True for _ in route.forks())) > len(routes) // 4
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_coarse_route_with_forks_demands_what_the_refined_one_does(seed: int) -> None:
-    tables = _fork_tables(seed)
-    assert tables is not None
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_coarse_route_with_forks_demands_what_the_refined_one_does(number: int) -> None:
+    tables = _forked_tables()[number]
     starts = [0, *range(1, tables.places, 2)]
     coarse = coarsen(tables, starts)
     for pieces in _routes(coarse):
@@ -345,14 +350,13 @@ def test_a_coarse_route_with_forks_demands_what_the_refined_one_does(seed: int) 
         assert amounts(coarse, pieces).memory == pytest.approx(fine.memory)
 
 
-def _latency_tables(seed: int) -> Tables | None:
-    problem = small_problem(random.Random(seed))
-    if not problem.summary.forks or not problem.with_branches:
-        return None
-    return tabulate(problem, Target.LATENCY)
-
-
-LATENCY_SEEDS = [seed for seed in range(400) if _latency_tables(seed)]
+@cache
+def _latency_tables() -> list[tuple[int, Tables]]:
+    """Random problems with forks, and their seeds."""
+    made = ((seed, small_problem(random.Random(seed))) for seed in range(400))
+    forked = ((seed, one) for seed, one in made if one.summary.forks and one.with_branches)
+    tabulated = ((seed, tabulate(one, Target.LATENCY)) for seed, one in forked)
+    return [(seed, tables) for seed, tables in tabulated if tables is not None]
 
 
 def _quickest_s(tables: Tables) -> float:
@@ -362,27 +366,23 @@ def _quickest_s(tables: Tables) -> float:
 
 def test_the_forks_that_are_needed_are_as_quick_as_all() -> None:
     gains, fewer = 0, 0
-    for seed in LATENCY_SEEDS:
-        tables = _latency_tables(seed)
-        assert tables is not None
+    for seed, tables in _latency_tables():
         whole = with_forks(tables, Target.LATENCY, is_quickest=True)
         needed = with_needed_forks(tables)
         assert _quickest_s(needed) == pytest.approx(_quickest_s(whole), rel=1e-12), seed
         gains += _quickest_s(needed) < 0.999 * _quickest_s(tables)
         fewer += len(needed.forks.steps) < len(whole.forks.steps)
-    assert gains > len(LATENCY_SEEDS) // 10
-    assert fewer > len(LATENCY_SEEDS) // 4
+    assert gains > len(_latency_tables()) // 10
+    assert fewer > len(_latency_tables()) // 4
 
 
 def test_no_schedule_ends_before_its_bound() -> None:
     found = 0
-    for seed in LATENCY_SEEDS:
-        tables = _latency_tables(seed)
-        assert tables is not None
+    for seed, tables in _latency_tables():
         for schedule in schedules(tables):
             step = schedule.soonest().step
             if step is not None:
                 found += 1
                 took_s = latency_s(fork_legs(tables.problem, step, 0.0))
                 assert schedule.least_s <= took_s * (1.0 + 1e-12), seed
-    assert found > len(LATENCY_SEEDS) // 2
+    assert found > len(_latency_tables()) // 2

@@ -11,6 +11,7 @@ from edge_agent.distributions import Route
 from edge_agent.planning.metrics import evaluate
 from edge_agent.plans import Target
 from edge_agent.problems import Problem
+from tests.marks import marked_long
 from tests.planning.oracle.legality import faults
 from tests.planning.oracle.prices import price
 from tests.planning.oracle.problems_made import small_problem
@@ -24,7 +25,7 @@ def made_routes(rng: random.Random, problem: Problem) -> list[Route]:
     return [replace(r, share=w / sum(weights)) for r, w in zip(found, weights, strict=True)]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [0, 1, 2, *marked_long(range(3, 8))])
 def test_both_price_random_routes_the_same(seed: int) -> None:
     rng = random.Random(seed)
     compared = 0

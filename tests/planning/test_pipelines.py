@@ -11,6 +11,7 @@ from edge_agent.distributions import Distribution, Infeasible
 from edge_agent.planning.planner import EFFORT, attempt, plan
 from edge_agent.plans import Target
 from edge_agent.problems import Problem
+from tests.marks import marked_long
 from tests.planning.oracle.milp import best_route
 from tests.planning.oracle.problems_made import crowded_problem, crowded_route_problem
 
@@ -46,7 +47,7 @@ def judge(problem: Problem, effort: float) -> None:
 
 
 # The first of these gave half of what one route gives.
-@pytest.mark.parametrize("seed", [71, 48, 36])
+@pytest.mark.parametrize("seed", [71, *marked_long([48, 36])])
 def test_a_mixture_is_no_slower_than_one_route_or_one_device(seed: int) -> None:
     judge(crowded(seed), EFFORT / 8)
 

@@ -80,6 +80,7 @@ def test_a_division_that_is_hard_to_find_is_found_all_the_same(target: Target) -
     assert found.target is target
 
 
+@pytest.mark.long
 def test_what_is_told_to_be_enough_is_enough() -> None:
     said = refused(_transformer(7.5, 7.5, 3.75), Target.THROUGHPUT)
     assert said.startswith("it fits nowhere, divided or not: ")

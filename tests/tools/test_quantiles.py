@@ -33,6 +33,7 @@ def test_the_interval_of_equal_sides_mostly_holds_1() -> None:
     assert held >= 34
 
 
+@pytest.mark.long
 def test_a_slower_side_is_told_although_the_speed_of_both_drifts() -> None:
     for seed in range(10):
         a = _blocks(2 * seed, drift=True)

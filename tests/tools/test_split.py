@@ -108,6 +108,7 @@ class Killer(Subject):
         raise AssertionError(folder)
 
 
+@pytest.mark.long
 def test_a_crash_is_told_and_the_other_models_are_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
