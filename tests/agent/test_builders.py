@@ -135,6 +135,7 @@ def built(builder: Builder) -> str:
     return str(raised.value)
 
 
+@pytest.mark.long
 def test_units_whose_providers_end_or_block_the_builder_are_left_out_one_by_one(
     tmp_path: Path,
 ) -> None:

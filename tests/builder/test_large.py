@@ -133,6 +133,7 @@ print(anonymous_bytes() - before_bytes)
     return int(ended.stdout)
 
 
+@pytest.mark.long
 def test_packed_weights_are_a_copy_that_a_lean_session_does_not_make(
     workshop: Workshop,
 ) -> None:

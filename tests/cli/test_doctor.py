@@ -102,6 +102,7 @@ def test_what_the_agent_found_is_told_when_one_runs(home: Home) -> None:
     assert json.loads(told.out)["device"]["hostname"] == "board"
 
 
+@pytest.mark.long
 def test_what_is_configured_and_does_not_work_is_a_problem(home: Home) -> None:
     library = make_library(home.folder / "broken.so", Loading.ILLEGAL)
     home.configure(
@@ -184,6 +185,7 @@ def test_a_state_folder_that_cannot_be_made_is_a_problem(home: Home) -> None:
     assert (state["verdict"], state["text"]) == ("problem", f"{home.folder}/file is no folder")
 
 
+@pytest.mark.long
 def test_plugin_packages_are_listed_with_what_they_bring(home: Home) -> None:
     library = make_library(home.folder / "new.so", Loading.RETURNS)
     source = plugin_source(library, "NewExecutionProvider")

@@ -14,6 +14,7 @@ from edge_agent.planning.mixing import relaxed
 from edge_agent.planning.mixture import Column, Relaxation, Wish, fair_prices
 from edge_agent.planning.tables import Tables
 from edge_agent.plans import Target
+from tests.marks import marked_long
 from tests.planning.made_mixtures import forkless, loads_of, pair, tabled
 from tests.planning.oracle.mixtures import cheapest, least_busy
 from tests.planning.oracle.problems_made import plain_problem
@@ -87,7 +88,7 @@ def test_without_caps_it_is_the_best_of_all_mixtures(seed: int) -> None:
 
 
 @pytest.mark.parametrize("target", [Target.ENERGY, Target.BYTES])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *marked_long([1, 2])])
 def test_at_a_rate_it_is_the_cheapest_of_all_mixtures(seed: int, target: Target) -> None:
     for problem in forkless(seed, 6):
         tables, _ = tabled(replace(problem, bounds=()))

@@ -20,6 +20,7 @@ def _processor(cores: int) -> ComputeUnit:
     )
 
 
+@pytest.mark.alone
 @pytest.mark.long
 def test_a_processor_is_measured_with_one_thread_and_with_all() -> None:
     one, both = measure_unit(_processor(2))

@@ -157,6 +157,7 @@ def test_the_command_ends_with_the_code_of_a_refusal_and_says_why(
     assert "Traceback" not in ended.err
 
 
+@pytest.mark.long
 def test_a_refused_model_leaves_the_one_of_that_name_as_it_was(
     start: Callable[..., RunningAgent], tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edge_agent.cli.main import main
 from edge_agent.errors import BadRequest, InputMismatch, UnknownModel, UsageError
 from tests.system.conftest import StartAgent
 from tests.system.made_models import convolving, pair, pairing, x
@@ -167,14 +168,16 @@ MISTAKES: dict[str, tuple[tuple[str, ...], type[BadRequest], str]] = {
 
 
 @pytest.mark.parametrize("case", MISTAKES)
-def test_a_mistake_gives_one_line_and_the_code_of_its_error(case: str, agent: RunningAgent) -> None:
+def test_a_mistake_gives_one_line_and_the_code_of_its_error(
+    case: str, agent: RunningAgent, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments, error, message = MISTAKES[case]
-    ended = agent.command(*arguments)
-    assert ended.code == error.exit_code
-    assert ended.out == ""
-    assert ended.err.count("\n") == 1
-    assert ended.err.startswith(f"edge-agent {arguments[0]}: ")
-    assert message in ended.err
+    assert main([*arguments, "--socket", str(agent.place.socket)]) == error.exit_code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.startswith(f"edge-agent {arguments[0]}: ")
+    assert message in err
 
 
 def test_a_wrong_option_is_told_with_the_usage(agent: RunningAgent) -> None:

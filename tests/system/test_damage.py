@@ -57,6 +57,7 @@ def test_a_damaged_profile_is_told_and_measured_again(start: StartAgent, planned
     assert "will be measured again" in planned.log_text()
 
 
+@pytest.mark.long
 def test_a_damaged_compiled_file_is_told_and_compiled_again_at_the_next_start(
     start: StartAgent, planned: Place
 ) -> None:
@@ -88,6 +89,7 @@ def test_a_compiled_file_damaged_while_it_serves_costs_no_answer(
     assert "could not be opened" in planned.log_text()
 
 
+@pytest.mark.long
 def test_a_damaged_plan_is_told_and_made_again_from_the_profile(
     start: StartAgent, planned: Place
 ) -> None:
@@ -179,6 +181,7 @@ def test_a_model_that_is_out_of_service_can_be_unloaded(start: StartAgent, plann
         assert [m.name for m in client.models()] == ["add"]
 
 
+@pytest.mark.long
 def test_damaged_tensors_are_what_clients_are_told(start: StartAgent, planned: Place) -> None:
     for blob in (planned.state / "pool" / "blobs").iterdir():
         os.chmod(blob, 0o600)

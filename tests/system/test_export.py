@@ -15,6 +15,7 @@ from tests.system.running import Place, run_command
 _LONG_S = 300.0
 
 
+@pytest.mark.alone
 @pytest.mark.long
 def test_the_profile_of_this_device_is_measured_without_an_agent_and_reads_back(
     place: Place,
@@ -40,6 +41,7 @@ def test_the_profile_of_this_device_is_measured_without_an_agent_and_reads_back(
     assert 1e-7 < cpu.launch_s.value < 1e-1
 
 
+@pytest.mark.alone
 @pytest.mark.long
 @pytest.mark.usefixtures("planned")
 def test_measured_times_of_a_loaded_model_are_exported_with_its_division(

@@ -19,6 +19,7 @@ from edge_agent.errors import (
     StorageError,
     UsageError,
 )
+from tests.marks import marked_long
 from tests.system.conftest import MakePlace, StartAgent
 from tests.system.made_models import ITERATIONS_PER_S, adding, convolving, count, counting, image
 from tests.system.raw import RawConnection
@@ -115,7 +116,7 @@ def test_without_an_agent_a_command_says_how_to_start_one(place: Place) -> None:
     assert "edge-agent serve" in ended.err
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, *marked_long([signal.SIGINT])])
 def test_told_to_stop_it_answers_what_is_in_flight_and_leaves_no_process(
     number: int, start: StartAgent, place: Place, tmp_path: Path
 ) -> None:
@@ -136,6 +137,7 @@ def test_told_to_stop_the_moment_it_is_ready_it_stops(start: StartAgent) -> None
         assert start().stop() < STOP_S
 
 
+@pytest.mark.alone
 @pytest.mark.long
 def test_what_takes_longer_than_a_stop_may_take_ends_too(start: StartAgent, tmp_path: Path) -> None:
     agent = start()
@@ -149,6 +151,7 @@ def test_what_takes_longer_than_a_stop_may_take_ends_too(start: StartAgent, tmp_
             asked.result()
 
 
+@pytest.mark.alone
 @pytest.mark.long
 def test_it_stops_while_it_loads_and_plans(start: StartAgent, place: Place, tmp_path: Path) -> None:
     agent = start(config="")
@@ -177,6 +180,7 @@ def test_it_stops_while_it_loads_and_plans(start: StartAgent, place: Place, tmp_
         assert client.infer("planned", image())["y"].shape == (1, 32, 28, 28)
 
 
+@pytest.mark.long
 def test_an_agent_that_dies_while_a_model_is_staged_leaves_nothing_for_the_next_one(
     start: StartAgent, place: Place, tmp_path: Path
 ) -> None:

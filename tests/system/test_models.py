@@ -95,6 +95,7 @@ def _stored(place: Place, model: str) -> list[str]:
     return [name for name in place.stored() if model in name]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("planned")
 def test_a_replan_goes_on_while_the_model_answers(start: StartAgent) -> None:
     agent = start()
@@ -165,6 +166,7 @@ def test_a_model_unloaded_while_it_is_planned_leaves_no_process_and_no_file(
         wait_until(lambda: place.stored() == [], "its files are gone", 5.0)
 
 
+@pytest.mark.long
 def test_several_models_are_loaded_at_once_and_each_answers_for_itself(
     start: StartAgent, tmp_path: Path
 ) -> None:
@@ -176,6 +178,7 @@ def test_several_models_are_loaded_at_once_and_each_answers_for_itself(
             assert client.infer(f"m{i}", x(0.0))["y"][0, 0] == i
 
 
+@pytest.mark.long
 def test_a_model_opened_beside_one_that_serves_does_not_serve_at_low_priority(
     start: StartAgent, tmp_path: Path
 ) -> None:
@@ -243,17 +246,20 @@ def check_that_cycles_give_memory_back(
         assert has - had < 10 * 2**20
 
 
+@pytest.mark.long
 def test_unloading_gives_memory_back(start: StartAgent, tmp_path: Path) -> None:
     path = convolving(tmp_path / "net.onnx", channels=64, size=56)
     check_that_cycles_give_memory_back(start(), path, 3, planned=False)
 
 
+@pytest.mark.alone
 @pytest.mark.long
 def test_unloading_twenty_times_gives_memory_back(start: StartAgent, tmp_path: Path) -> None:
     path = convolving(tmp_path / "net.onnx", channels=64, size=56)
     check_that_cycles_give_memory_back(start(), path, 20, planned=True)
 
 
+@pytest.mark.alone
 @pytest.mark.long
 def test_models_that_come_and_go_while_another_is_planned_leave_nothing_behind(
     start: StartAgent, tmp_path: Path

@@ -108,6 +108,7 @@ def test_requests_flow_while_the_planner_does_not_move(start: StartAgent) -> Non
     assert (begun.returncode, "latency" in out) == (0, True), err
 
 
+@pytest.mark.long
 def test_what_is_planned_for_clients_that_left_holds_nobody_up(start: StartAgent) -> None:
     agent = start()
     ask = {"kind": "distributions", "model": "net"}
@@ -130,6 +131,7 @@ def is_busy(client: Client) -> bool:
     return False
 
 
+@pytest.mark.long
 def test_who_asked_is_told_that_the_planner_was_killed(
     start: StartAgent,
 ) -> None:

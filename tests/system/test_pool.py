@@ -86,6 +86,7 @@ def test_planning_again_and_another_division_compile_only_what_is_new(
         wait_until(lambda: place.stored() == [], "all is gone")
 
 
+@pytest.mark.long
 def test_a_restarted_agent_serves_from_the_pool(
     start: StartAgent, place: Place, tmp_path: Path
 ) -> None:

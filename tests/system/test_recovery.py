@@ -64,6 +64,7 @@ def test_a_killed_worker_costs_none_of_200_requests_from_four_clients(
         assert client.status().counters["workers lost"] == 1
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("planned")
 @pytest.mark.parametrize("rows", ROWS)
 def test_workers_killed_while_clients_talk_to_them_directly_cost_no_answer(

@@ -21,6 +21,7 @@ from edge_agent.errors import (
     UnknownModel,
 )
 from edge_agent.tensors import ElementType
+from tests.marks import marked_long
 from tests.system.conftest import StartAgent
 from tests.system.made_models import (
     ITERATIONS_PER_S,
@@ -95,6 +96,7 @@ def test_sequences_and_maps_go_in_and_come_out(client: Client) -> None:
     assert client.infer("classify", {"x": x, "s": [x]}, ["joined"])["joined"].shape == (4, 2)
 
 
+@pytest.mark.long
 def test_a_classifier_is_asked_from_the_command_line(agent: RunningAgent, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.float32([[1, -2]]))
     given = [part for name in "xss" for part in ("--input", f"{name}={tmp_path / 'x.npy'}")]
@@ -348,7 +350,7 @@ def test_an_enormous_payload_is_refused_before_it_comes(agent: RunningAgent) -> 
         assert client.status().memory_bytes - before < 32 * 2**20
 
 
-@pytest.mark.parametrize("side", ["?", "None"])
+@pytest.mark.parametrize("side", ["?", *marked_long(["None"])])
 def test_sizes_whose_name_says_that_nobody_knows_them_may_differ(
     agent: RunningAgent, shared_place: Place, side: str
 ) -> None:

@@ -75,6 +75,7 @@ def shapes(state: ModelState) -> dict[str, tuple[int, ...]]:
     return {str(name): shape for name, shape in state.shapes}
 
 
+@pytest.mark.long
 def test_the_plan_is_made_for_the_shapes_of_the_first_sample(
     client: Client, tmp_path: Path
 ) -> None:
@@ -93,6 +94,7 @@ def test_shapes_that_are_given_go_before_those_of_samples(client: Client, tmp_pa
     assert shapes(state) == {"x": (7, 3)}
 
 
+@pytest.mark.long
 def test_a_model_that_runs_on_nothing_made_up_is_planned_with_real_inputs(
     client: Client, tmp_path: Path
 ) -> None:
@@ -117,6 +119,7 @@ def test_a_sample_that_does_not_run_fails_the_plan_by_name_and_the_model_serves(
     assert client.infer("m", {"i": np.array([6])})["y"].tolist() == [[18.0, 19.0, 20.0]]
 
 
+@pytest.mark.long
 def test_test_data_of_onnx_are_taken(client: Client, tmp_path: Path) -> None:
     inside = tmp_path / "s" / "test_data_set_0"
     inside.mkdir(parents=True)

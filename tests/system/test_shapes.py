@@ -263,6 +263,7 @@ def test_a_worker_killed_meanwhile_costs_no_answer_and_no_specialisation(
         assert asked.state().restarts == 2
 
 
+@pytest.mark.long
 def test_a_model_unloaded_while_a_shape_is_planned_leaves_no_process_and_no_file(
     begin: Begin, ready: Place
 ) -> None:

@@ -51,6 +51,7 @@ def test_a_machine_without_wheels_is_told_why_each_environment_is_left_out(tmp_p
     assert (status, lines[-2:]) == (1, [f"openvino: {reason}", f"gpu-npu: {reason}"])
 
 
+@pytest.mark.long
 def test_a_unit_that_is_expected_and_missing_fails_its_tests() -> None:
     command = [sys.executable, "-m", "pytest", "tests/units/test_found.py", "-q"]
     command += ["--expect-units", "cpu,tensorrt", "-k", "tensorrt or exactly"]
