@@ -18,7 +18,7 @@ from tests.system.running import Outcome, Place, RunningAgent
 @pytest.fixture(scope="module")
 def agent(shared_place: Place) -> Iterator[RunningAgent]:
     """Serves `convolving` as "net" and `pairing` as "pair", loaded by command."""
-    running = RunningAgent(shared_place, (), "[planning]\nprofile_s = 0.5\nverify_s = 0.5\n")
+    running = RunningAgent(shared_place, (), "[planning]\nprofile_s = 0.2\nverify_s = 0.2\n")
     try:
         loaded = running.command(
             "load", str(convolving(shared_place.folder / "net.onnx")), "--wait"
