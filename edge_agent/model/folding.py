@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 import numpy as np
 import onnx
-from onnx.reference import ReferenceEvaluator
 
 from edge_agent.model.external import is_external
 from edge_agent.model.graph import ModelGraph
@@ -81,6 +80,9 @@ def _evaluate(
 ) -> dict[str, Array]:
     feeds = {name: known[name] for name in node.input if name}
     operands = [feeds.get(name, np.zeros(0)) for name in node.input]
+    # Few models have anything to fold, and all would wait for this import when they are loaded.
+    from onnx.reference import ReferenceEvaluator
+
     try:
         if not _result_elements(node.op_type, operands) * 8 <= SMALL_BYTES:
             return {}
