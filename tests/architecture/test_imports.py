@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.architecture.parsed import nodes_of
+
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = sorted((ROOT / "edge_agent").rglob("*.py"))
 TOUCHES_THE_ENVIRONMENT = ("config.py", "client.py", "cli/", "engine/", "agent/processes.py")
@@ -74,7 +76,7 @@ def test_only_the_engine_imports_by_name() -> None:
         f"{_relative(module)}:{node.lineno}"
         for module in MODULES
         if not _relative(module).startswith("engine/")
-        for node in ast.walk(ast.parse(module.read_text()))
+        for node in nodes_of(module)
         if (isinstance(node, ast.Attribute) and node.attr == "import_module")
         or (isinstance(node, ast.Name) and node.id == "__import__")
     }
@@ -90,7 +92,7 @@ def test_only_a_few_places_touch_the_environment() -> None:
         f"{_relative(module)}:{node.lineno}"
         for module in MODULES
         if not _relative(module).startswith(TOUCHES_THE_ENVIRONMENT)
-        for node in ast.walk(ast.parse(module.read_text()))
+        for node in nodes_of(module)
         if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv", "putenv")
     }
     assert found == set()

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.architecture.parsed import nodes_of, tree_of
+
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = sorted(
     path
@@ -20,8 +22,7 @@ LONGEST_FILE = 600
 
 
 def _classes(module: Path) -> Iterator[ast.ClassDef]:
-    tree = ast.parse(module.read_text())
-    return (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    return (node for node in nodes_of(module) if isinstance(node, ast.ClassDef))
 
 
 def test_no_class_has_a_name_that_says_nothing() -> None:
@@ -44,9 +45,7 @@ def test_nothing_is_marked_as_unfinished() -> None:
 
 
 def test_every_module_says_what_it_knows() -> None:
-    found = {
-        m: ast.get_docstring(ast.parse(m.read_text())) for m in MODULES if m.stat().st_size > 1
-    }
+    found = {m: ast.get_docstring(tree_of(m)) for m in MODULES if m.stat().st_size > 1}
     assert [m for m, text in found.items() if not text] == []
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.architecture.parsed import tree_of
+
 ROOT = Path(__file__).resolve().parents[2] / "edge_agent"
 PURE = sorted(m for part in ("planning", "simulation") for m in (ROOT / part).rglob("*.py"))
 BUILT_IN = {"open", "input", "print", "breakpoint", "exec", "eval", "__import__"}
@@ -38,9 +40,7 @@ def impure(tree: ast.AST) -> Iterator[str]:
 
 def test_planning_and_simulation_read_and_write_nothing_and_leave_nothing_to_chance() -> None:
     found = [
-        f"{module.relative_to(ROOT)}:{text}"
-        for module in PURE
-        for text in impure(ast.parse(module.read_text()))
+        f"{module.relative_to(ROOT)}:{text}" for module in PURE for text in impure(tree_of(module))
     ]
     assert PURE
     assert found == []

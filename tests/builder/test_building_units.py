@@ -118,6 +118,7 @@ def test_a_unit_that_may_only_not_keep_anything_is_used_and_keeps_nothing(stores
     assert ((GPU,), True) not in stores.tried
 
 
+@pytest.mark.long
 def test_a_model_is_planned_with_pins_and_without_whatever_was_planned_before(
     stores: Stores,
 ) -> None:

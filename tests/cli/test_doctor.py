@@ -206,7 +206,9 @@ def test_plugin_packages_are_listed_with_what_they_bring(home: Home) -> None:
 @pytest.mark.parametrize(
     ("does", "text"),
     [
-        ("import os; os.abort()", "asking it what it brings was ended by SIGABRT"),
+        pytest.param(
+            "import os; os.abort()", "asking it what it brings was ended by SIGABRT", marks=LONG
+        ),
         pytest.param(
             "import signal; signal.pause()",
             "asking it what it brings did not end within 2 s",

@@ -288,6 +288,7 @@ def test_a_library_for_another_processor_is_told_as_such(tmp_path: Path) -> None
     assert found.remedy.startswith(f"correct [units.mine] library in {FILE}")
 
 
+@pytest.mark.long
 def test_each_of_several_broken_libraries_is_named(tmp_path: Path) -> None:
     tables = [
         table(

@@ -44,6 +44,7 @@ def _forked(count: int) -> Iterator[tuple[int, Problem]]:
             yield seed, problem
 
 
+@pytest.mark.long
 def test_no_way_to_run_a_fork_costs_less_than_what_stands_for_all() -> None:
     rng = np.random.default_rng(0)
     near = 0

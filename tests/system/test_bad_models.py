@@ -115,6 +115,7 @@ def test_a_bad_model_is_refused_by_name_and_nothing_of_it_is_left(
     assert agent.place.stored() == []
 
 
+@pytest.mark.long
 def test_a_model_that_kills_its_worker_while_it_is_opened_is_refused_and_nothing_is_left(
     client: Client, agent: RunningAgent, tmp_path: Path
 ) -> None:

@@ -101,6 +101,7 @@ def test_a_damaged_plan_is_told_and_made_again_from_the_profile(
     assert "will be planned again" in planned.log_text()
 
 
+@pytest.mark.long
 def test_a_damaged_registry_entry_costs_one_model_and_is_told(
     start: StartAgent, planned: Place
 ) -> None:

@@ -88,6 +88,7 @@ def test_a_second_agent_on_the_same_state_says_so_and_ends(
     assert str(agent.pid) in ended.err
 
 
+@pytest.mark.long
 def test_two_agents_with_folders_of_their_own_do_not_meet(
     start: StartAgent, elsewhere: MakePlace, tmp_path: Path
 ) -> None:
@@ -132,6 +133,7 @@ def test_told_to_stop_it_answers_what_is_in_flight_and_leaves_no_process(
     assert not place.socket.exists()
 
 
+@pytest.mark.long
 def test_told_to_stop_the_moment_it_is_ready_it_stops(start: StartAgent) -> None:
     for _ in range(4):
         assert start().stop() < STOP_S

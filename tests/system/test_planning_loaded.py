@@ -93,6 +93,7 @@ def test_each_target_has_a_distribution_and_the_command_shows_it(
     assert "memory" in bounded.err + bounded.out
 
 
+@pytest.mark.long
 def test_requests_flow_while_the_planner_does_not_move(start: StartAgent) -> None:
     agent = start()
     with (

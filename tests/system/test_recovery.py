@@ -235,6 +235,7 @@ def test_a_builder_that_is_killed_costs_the_plan_and_not_the_model(
         assert np.allclose(client.infer("net", image())["y"], answer, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.long
 def test_a_worker_does_not_outlive_an_agent_that_is_killed_during_a_run(
     start: StartAgent, tmp_path: Path
 ) -> None:

@@ -109,6 +109,7 @@ def test_a_model_that_runs_on_nothing_made_up_is_planned_with_real_inputs(
     assert client.infer("m", {"i": np.array([7])})["y"].tolist() == [[21.0, 22.0, 23.0]]
 
 
+@pytest.mark.long
 def test_a_sample_that_does_not_run_fails_the_plan_by_name_and_the_model_serves(
     client: Client, tmp_path: Path
 ) -> None:
