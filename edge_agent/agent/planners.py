@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from edge_agent import clock
+from edge_agent.agent.hunger import WINDOW_S, Hunger
 from edge_agent.agent.processes import Child
 from edge_agent.agent.turns import Turn
 from edge_agent.config import Settings, encode_settings
@@ -38,16 +39,30 @@ IDLE_S = 30.0
 MOST_WAITING = 4
 """So many requests wait for the one under way; each takes a thread of the agent."""
 
+_COMPETING = "planning, beside others that take the whole processor"
+
+
+class Starved(Exception):
+    """A planner gets next to nothing of the processor, and may not be given more."""
+
 
 class Planner:
-    """A planner child; used by one thread at a time, except for `kill`."""
+    """A planner child; used by one thread at a time, except for `kill`.
 
-    def __init__(self, settings: Settings) -> None:
-        """Start it; it runs where nobody else wants the processor."""
+    It runs where nobody else wants the processor. If that is nowhere, it competes for it at low
+    priority until it has answered.
+    """
+
+    def __init__(self, settings: Settings, *, competes: bool = False) -> None:
+        """Start it; `competes`: from its start on."""
         self._codec = Codec()
         self._child = Child("edge_agent.planner", [encode_settings(settings)])
         self.stream = local.FrameStream(self._child.stream)
-        self._child.give_way_to_all()
+        self._competes = competes
+        if competes:
+            self._child.give_way()
+        else:
+            self._child.give_way_to_all()
 
     @property
     def pid(self) -> int:
@@ -60,14 +75,20 @@ class Planner:
         return self._child.process.poll() is None
 
     def ask(
-        self, message: PlannerRequest, limit_s: float, report: Callable[[Progress], None]
+        self,
+        message: PlannerRequest,
+        limit_s: float,
+        report: Callable[[Progress], None],
+        since_s: float | None = None,
     ) -> Distributions:
-        """What it answers; `report` takes how far it is.
+        """What it answers; `report` takes how far it is. `limit_s` counts from `since_s`, a time of
+        `clock.monotonic_s`; None: from now.
 
         Raises:
             DeadlineExceeded: it took longer than `limit_s`; it is of no more use.
             ConnectionLost: it died; as above.
             ProtocolError: it answers what makes no sense; as above.
+            Starved: it does not get on, and one that competes from its start would.
             EdgeAgentError: the request is too large, or it could not do what was asked.
         """
         encoded = self._codec.encode(message)
@@ -76,26 +97,50 @@ class Planner:
                 f"the planning problem has {len(encoded)} bytes, want at most {MAX_MESSAGE_BYTES}: "
                 "leave out devices or configurations"
             )
-        until_s = clock.monotonic_s() + limit_s
-        reached = "it did not begin"
+        until_s = (clock.monotonic_s() if since_s is None else since_s) + limit_s
+        hunger = Hunger(self.pid)
+        last: Progress | None = None
         try:
             self.stream.send(encoded, (), until_s)
             while True:
+                if self._wait(until_s, hunger):
+                    done = 0.0 if last is None else last.fraction
+                    report(Progress(fraction=done, what=_COMPETING))
                 raw, _ = self.stream.receive(until_s)
                 told: PlannerMessage = decode(FROM_PLANNER, raw)
-                match told:
-                    case Progress(fraction=fraction, what=what):
-                        report(told)
-                        reached = f"it was {fraction:.0%} through, at {what}"
-                    case Failure(code=code, message=text):
-                        raise error_from_code(code, text)
-                    case Distributions() as answer:
-                        return answer
+                if not isinstance(told, Progress):
+                    break
+                report(told)
+                last = told
         except DeadlineExceeded as error:
+            reached = "it did not begin"
+            if last is not None:
+                reached = f"it was {last.fraction:.0%} through, at {last.what}"
             raise DeadlineExceeded(
                 f"planning took longer than {limit_s:g} s, planner_s of [planning] in the config "
                 f"file ({reached}): ask for fewer targets, or when the device does less"
             ) from error
+        if self._competes:
+            self._competes = False
+            self._child.give_way_to_all()
+        if isinstance(told, Failure):
+            raise error_from_code(told.code, told.message)
+        return told
+
+    def _wait(self, until_s: float, hunger: Hunger) -> bool:
+        """Until it has something to say, or `until_s`; from when it starves on it competes, which
+        is told by True, and waited for no longer."""
+        while not self.stream.is_coming(min(until_s, clock.monotonic_s() + WINDOW_S)):
+            if clock.monotonic_s() >= until_s:
+                break
+            if self._competes or not hunger.is_starving():
+                continue
+            self._competes = True
+            if not self._child.give_way_less():
+                raise Starved
+            log.info("others take the whole processor: the planner competes for it now")
+            return True
+        return False
 
     def kill(self) -> None:
         """Stop it at once, from any thread."""
@@ -170,7 +215,13 @@ class Planners:
             is_sound = False
             try:
                 limit_s = limit_s or self._settings.planning.planner_s
-                answer = planner.ask(message, limit_s, report)
+                since_s = clock.monotonic_s()
+                try:
+                    answer = planner.ask(message, limit_s, report)
+                except Starved:
+                    planner = self._replace(planner)
+                    report(Progress(fraction=0.0, what=_COMPETING))
+                    answer = planner.ask(message, limit_s, report, since_s)
                 is_sound = True
                 return answer
             except local.ConnectionLost as error:
@@ -179,6 +230,7 @@ class Planners:
                 how = planner.end()
                 if self._is_given_up:
                     raise _unwanted() from error
+                log.warning("the planner died (%s); the next request starts another", how)
                 raise EdgeAgentError(f"the planner died ({how}): ask again") from error
             except (DeadlineExceeded, ProtocolError):
                 planner.kill()
@@ -216,6 +268,20 @@ class Planners:
             if self._planner is None:
                 self._planner = Planner(self._settings)
             self._is_busy, self._is_unwanted, self._is_given_up = True, is_unwanted, False
+            return self._planner
+
+    def _replace(self, starved: Planner) -> Planner:
+        """One that competes, instead of one that starves and may not."""
+        log.info("others take the whole processor: another planner is started, which competes")
+        # At once, because it would answer what the other one answers.
+        starved.kill()
+        starved.end()
+        with self._changing:
+            if self._is_closed.is_set():
+                raise _stopping()
+            if self._is_given_up:
+                raise _unwanted()
+            self._planner = Planner(self._settings, competes=True)
             return self._planner
 
     def _give_back(self, planner: Planner, *, is_sound: bool) -> None:

@@ -130,9 +130,24 @@ class Child:
         self._set_slice(LONGEST_S)
         try:
             os.sched_setscheduler(self.pid, os.SCHED_IDLE, os.sched_param(0))
+        except ProcessLookupError:
+            return  # it has ended
         except OSError:
             os.setpriority(os.PRIO_PROCESS, self.pid, LEAST_NICENESS)
         set_session(self._session, LEAST_NICENESS)
+
+    def give_way_less(self) -> bool:
+        """After `give_way_to_all`, let it have its share again, as after `give_way`; whether the
+        kernel allows it, as it does for root and few others."""
+        try:
+            os.sched_setscheduler(self.pid, os.SCHED_OTHER, os.sched_param(0))
+            os.setpriority(os.PRIO_PROCESS, self.pid, NICENESS)
+        except PermissionError:
+            return False
+        except ProcessLookupError:  # its stream tells
+            return True
+        set_session(self._session, NICENESS)
+        return True
 
     def go_first(self) -> None:
         """Let it have the processor as soon as it wakes up, with every thread it will have; that

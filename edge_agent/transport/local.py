@@ -223,6 +223,12 @@ class FrameStream:
             raise ConnectionLost(str(error)) from error
         return [whole[sent:]] if sent < len(whole) else []
 
+    def is_coming(self, until_s: float) -> bool:
+        """Whether a frame, or the end of the connection, is there by then, a time of
+        `clock.monotonic_s`."""
+        left_s = max(0.0, until_s - clock.monotonic_s())
+        return self.holds_more or bool(self._poll.poll(math.ceil(1e3 * left_s)))
+
     def _wait_for_frame(self, deadline_s: float | None) -> None:
         """Block until the first bytes of a frame are here.
 

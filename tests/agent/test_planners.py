@@ -6,6 +6,8 @@ import os
 import queue
 import random
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,8 +17,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from edge_agent.agent.hunger import Hunger
 from edge_agent.agent.planners import Planner, Planners
-from edge_agent.agent.processes import LEAST_NICENESS
+from edge_agent.agent.processes import LEAST_NICENESS, Child
 from edge_agent.agent.slices import LONGEST_S, slice_s
 from edge_agent.config import Settings
 from edge_agent.errors import (
@@ -55,6 +58,28 @@ def planners(tmp_path: Path) -> Iterator[Planners]:
     made = Planners(settings(tmp_path))
     yield made
     made.close()
+
+
+MAY_RAISE = os.getuid() == 0
+
+
+@contextmanager
+def busy() -> Iterator[None]:
+    """Two processes on each core that never wait, in sessions of their own."""
+    code = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
+    running = [
+        subprocess.Popen(
+            ["taskset", "-c", str(core), sys.executable, "-c", code], start_new_session=True
+        )
+        for core in os.sched_getaffinity(0)
+        for _ in range(2)
+    ]
+    try:
+        yield
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
 
 
 @contextmanager
@@ -103,6 +128,77 @@ def test_it_runs_where_nobody_else_wants_the_processor(planners: Planners) -> No
     assert len(threads) == 2
     for thread in threads:
         assert not KNOWS_SLICES or slice_s(int(thread)) == pytest.approx(LONGEST_S)
+
+
+@pytest.mark.long
+@pytest.mark.alone
+@pytest.mark.parametrize("is_allowed", [True, False])
+def test_where_others_take_the_whole_processor_it_competes_until_it_has_answered(
+    planners: Planners, is_allowed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cold, it would take minutes to start."""
+    if not is_allowed:
+        monkeypatch.setattr(Child, "give_way_less", lambda _: False)
+    with busy(), ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(planners.ask, QUICK, 60.0)
+        wait_until(lambda: planners.pid, "it is started")
+        first = planners.pid
+        assert unpack(asked.result(60).planned) == answer(problem(), LATENCY)
+    pid = planners.pid
+    assert pid is not None
+    assert (pid == first) == (is_allowed and MAY_RAISE)
+    assert os.sched_getscheduler(pid) == os.SCHED_IDLE
+
+
+def test_one_that_starves_and_may_not_compete_is_replaced(
+    planners: Planners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planners.ask(QUICK)
+    starved = planners.pid
+    assert starved is not None
+    monkeypatch.setattr(Child, "give_way_less", lambda _: False)
+    monkeypatch.setattr(Hunger, "is_starving", lambda _: True)
+    competing = []
+    gives_way = Child.give_way
+
+    def give_way(child: Child) -> None:
+        competing.append(child.pid)
+        gives_way(child)
+
+    monkeypatch.setattr(Child, "give_way", give_way)
+    asked = PlanProblem(problem(), LATENCY, is_pareto=True)
+    told: list[str] = []
+    with stopped(starved):
+        found = planners.ask(asked, 20.0, lambda progress: told.append(progress.what))
+    assert unpack(found.planned) == answer(problem(), LATENCY, is_pareto=True)
+    wait_until(lambda: not psutil.pid_exists(starved), "the end of the one that starved")
+    assert competing == [planners.pid]
+    assert told[0] == "planning, beside others that take the whole processor"
+    assert os.sched_getscheduler(planners.pid or 0) == os.SCHED_IDLE
+    # It answers what it is asked, and not what the other one was.
+    assert unpack(planners.ask(QUICK).planned) == answer(problem(), LATENCY)
+
+
+def test_nobody_is_left_when_a_request_is_given_up_while_its_planner_starves(
+    planners: Planners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planners.ask(QUICK)
+    starved = planners.pid
+    assert starved is not None
+    is_unwanted = threading.Event()
+
+    def starves(_: Hunger) -> bool:
+        is_unwanted.set()
+        planners.look_again()
+        return True
+
+    monkeypatch.setattr(Child, "give_way_less", lambda _: False)
+    monkeypatch.setattr(Hunger, "is_starving", starves)
+    with stopped(starved), pytest.raises(EdgeAgentError, match="nobody wants it"):
+        planners.ask(QUICK, 20.0, is_unwanted=is_unwanted.is_set)
+    monkeypatch.undo()
+    assert unpack(planners.ask(QUICK).planned) == answer(problem(), LATENCY)
+    assert planners.pid != starved
 
 
 def test_a_planner_that_is_killed_costs_its_request_alone(planners: Planners) -> None:
