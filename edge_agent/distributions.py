@@ -188,3 +188,6 @@ class Planned:
     """The Pareto set over these targets; empty where it was not asked, or nothing is feasible."""
     knows_energy: bool = True
     """Whether it is known what the devices draw; if not, energies are 0 and mean nothing."""
+    disturbed_fraction: float = 0.0
+    """Of the runs in which the times were measured, those beside which others used the processor,
+    so that they are longer than alone."""

@@ -86,7 +86,7 @@ def _number(text: str, measure: Measure) -> float:
     if unit not in measure.factors:
         raise ValueError(f'got "{text}", {_want(measure)}, in one of {", ".join(measure.factors)}')
     number = float(found[1]) * measure.factors[unit]
-    if not math.isfinite(number) or number < 0:
+    if math.isnan(number) or number < 0:
         raise ValueError(f'got "{text}", {_want(measure)}, a number of at least 0')
     return number
 

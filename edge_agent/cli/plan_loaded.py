@@ -10,6 +10,7 @@ from edge_agent.cli.output import PatientProgress, client_of, print_json, print_
 from edge_agent.cli.plan_options import asked_targets, parse_bounds
 from edge_agent.distributions import Distribution, Infeasible, Planned
 from edge_agent.errors import EdgeAgentError, UsageError
+from edge_agent.planning.explain import disturbed_lines
 from edge_agent.planning.short import (
     JOULES_TITLE,
     gap_text,
@@ -65,6 +66,7 @@ def run(options: argparse.Namespace) -> int:
                 "front": planned.front,
                 "is_energy_modelled": True,
                 "knows_energy": planned.knows_energy,
+                "disturbed_fraction": planned.disturbed_fraction,
             }
         )
     else:
@@ -79,6 +81,8 @@ def _print(planned: Planned) -> None:
     print_table(_TITLES, rows)
     if not planned.knows_energy:
         print("energy: not known, because nobody measured what this device draws")
+    for line in disturbed_lines(planned.disturbed_fraction):
+        print(line)
 
 
 def _others(planned: Planned) -> Iterator[Distribution]:

@@ -12,6 +12,7 @@ import socket
 import sys
 import threading
 from contextlib import suppress
+from dataclasses import replace
 
 from edge_agent.config import Settings, decode_settings
 from edge_agent.distributions import Planned
@@ -37,19 +38,23 @@ log = logging.getLogger(__name__)
 
 
 def _planned(message: PlannerRequest, settings: Settings, report: Report) -> Planned:
+    disturbed_fraction = 0.0
     match message:
         case PlanProblem(problem=problem):
             pass
         case PlanLoaded(name=name, model=model, bounds=bounds):
             report(0.0, "reading what was measured")
-            problem = problem_of(ProfiledStore(settings.state).load(name, model), bounds)
-    return answer(
+            profiled = ProfiledStore(settings.state).load(name, model)
+            problem = problem_of(profiled, bounds)
+            disturbed_fraction = profiled.profile.disturbed_fraction
+    planned = answer(
         problem,
         message.targets,
         is_pareto=message.is_pareto,
         effort=message.effort,
         report=report,
     )
+    return replace(planned, disturbed_fraction=disturbed_fraction)
 
 
 def _answer(raw: bytes, settings: Settings, tell: Report) -> Message:

@@ -241,6 +241,17 @@ def _explained_segment(
     )
 
 
+def disturbed_lines(fraction: float) -> list[str]:
+    """What is to be said where others used the processor beside that part of the runs."""
+    if fraction <= _MUCH_DISTURBED:
+        return []
+    text = (
+        f"Others used the processor beside {fraction:.0%} of the runs of the profile, so its times "
+        "are longer than they are alone; `edge-agent replan` measures again."
+    )
+    return wrapped(text, "")
+
+
 def render(plan: ExecutionPlan) -> str:
     """The text of `edge-agent plan MODEL --explain`; no line is longer than 110 columns."""
     lines = [_headline(plan), *wrapped(plan.reason, "  "), "", *_table(plan.subgraphs), ""]
@@ -248,13 +259,7 @@ def render(plan: ExecutionPlan) -> str:
     if plan.channels_last:
         names = ", ".join(f'"{name}"' for name in plan.channels_last)
         lines += wrapped(f"Crosses in NHWC, without a transpose on either side: {names}.", "")
-    if plan.disturbed_fraction > _MUCH_DISTURBED:
-        text = (
-            f"Others used the processor beside {plan.disturbed_fraction:.0%} of the runs of the "
-            "profile, so its times are longer than they are alone; `edge-agent replan` measures "
-            "again."
-        )
-        lines += wrapped(text, "")
+    lines += disturbed_lines(plan.disturbed_fraction)
     if any((s.runner_up_loss_s or 0.0) < 0.0 for s in plan.subgraphs):
         lines += wrapped(_NEGATIVE_LOSS, "")
     if len(plan.segments) > 1:

@@ -102,9 +102,12 @@ def infeasible_lines(answers: Sequence[Infeasible]) -> list[str]:
 
 
 def notes(problem: Problem, accounts: Sequence[Account], *, knows_energy: bool = True) -> list[str]:
-    """What is to be said of all of them: what is spared or estimated, and of what no power is
-    known."""
+    """What is to be said of all of them: whose latency is told, what is spared or estimated, and
+    of what no power is known."""
     lines: list[str] = []
+    if any(len(told.distribution.routes) > 1 for told in accounts):
+        text = "Where requests are spread over several routes, the latency is that of the slowest."
+        lines += wrapped(text, "")
     for device in problem.devices:
         spared = spared_text(problem, device.id)
         if spared:
@@ -164,6 +167,8 @@ def _metrics_text(plan: Distribution, knows_energy: bool) -> str:
     texts = {target: value_text(target, metrics.value(target)) for target in Target}
     if metrics.latency_error_s:
         texts[Target.LATENCY] += f" ± {number_text(metrics.latency_error_s * 1e3, 2)} ms"
+    if len(plan.routes) > 1:
+        texts[Target.LATENCY] += " on the slowest route"
     if not knows_energy:
         texts[Target.ENERGY] = "its energy is not known"
     return (

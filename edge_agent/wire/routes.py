@@ -70,6 +70,7 @@ class PlannedOnWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     best: Annotated[tuple[Found | NotFound, ...], Meta(max_length=len(Target))]
     front: Annotated[tuple[Found, ...], Meta(max_length=MAX_FRONT)]
     knows_energy: bool
+    disturbed_fraction: Annotated[float, Meta(ge=0.0, le=1.0)]
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -85,6 +86,7 @@ def pack(planned: Planned) -> msgspec.Raw:
         ),
         front=tuple(_pack(distribution) for distribution in planned.front),
         knows_energy=planned.knows_energy,
+        disturbed_fraction=planned.disturbed_fraction,
     )
     return msgspec.Raw(encoded(_ENCODER, on_wire))
 
@@ -99,6 +101,7 @@ def unpack(packed: msgspec.Raw) -> Planned:
         ),
         front=tuple(_unpack(one) for one in found.front),
         knows_energy=found.knows_energy,
+        disturbed_fraction=found.disturbed_fraction,
     )
 
 

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -243,9 +244,11 @@ def test_a_loaded_model_is_read_by_the_planner(planners: Planners, tmp_path: Pat
     ask = PlanLoaded("m", SUMMARY.model, LATENCY)
     with pytest.raises(BadRequest, match="edge-agent replan m"):
         planners.ask(ask)
-    ProfiledStore(tmp_path / "state").save("m", profiled())
+    model = profiled()
+    model = replace(model, profile=replace(model.profile, disturbed_fraction=0.75))
+    ProfiledStore(tmp_path / "state").save("m", model)
     got = planners.ask(ask)
-    want = answer(problem_of(profiled()), LATENCY)
+    want = replace(answer(problem_of(model), LATENCY), disturbed_fraction=0.75)
     assert unpack(got.planned) == want
     with pytest.raises(BadRequest, match="of another model"):
         planners.ask(PlanLoaded("m", ModelId("x"), LATENCY))

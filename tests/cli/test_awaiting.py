@@ -50,6 +50,7 @@ class Agent:
     def __init__(self, *states: ModelState | None) -> None:
         self.states = [*states]
         self.distributions: list[ClientMessage] = []
+        self.disturbed_fraction = 0.0
 
     def __call__(self, asked: Asked) -> None:
         message, present = asked.message, self.states[0]
@@ -66,7 +67,9 @@ class Agent:
         else:
             assert isinstance(message, AskDistributions)
             self.distributions.append(message)
-            asked.answer(Distributions(pack(answer(problem(), (Target.LATENCY,)))))
+            found = answer(problem(), (Target.LATENCY,))
+            found = replace(found, disturbed_fraction=self.disturbed_fraction)
+            asked.answer(Distributions(pack(found)))
 
 
 @pytest.fixture(params=FORMS, ids=lambda form: " ".join(form) or "alone")
@@ -97,6 +100,20 @@ def test_energies_of_a_loaded_model_are_called_modelled(capsys: pytest.CaptureFi
         assert "J, modelled" in capsys.readouterr().out.splitlines()[0]
         assert plan(agent, ("--target", "latency", "--json")) == 0
         assert json.loads(capsys.readouterr().out)["is_energy_modelled"] is True
+
+
+def test_times_that_were_measured_beside_other_work_are_told_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    says = Agent(state())
+    with FakeAgent(says) as agent:
+        for fraction, is_told in ((0.25, False), (0.75, True)):
+            says.disturbed_fraction = fraction
+            assert plan(agent, ("--target", "latency")) == 0
+            told = "Others used the processor beside 75% of the runs of the profile"
+            assert (told in capsys.readouterr().out) == is_told
+        assert plan(agent, ("--target", "latency", "--json")) == 0
+        assert json.loads(capsys.readouterr().out)["disturbed_fraction"] == 0.75
 
 
 def test_planning_that_takes_long_tells_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -88,6 +88,7 @@ def test_a_mixture_tells_its_routes_with_their_shares_and_who_was_left_out() -> 
     left_out = (LeftOut(device=PI, reason="banned by --ban pi"),)
     text = render(problem(), account(problem(), MIXED, left_out=left_out))
     assert text.startswith("For throughput: 59.26 requests per second, optimal\n")
+    assert "\n  latency 106 ms on the slowest route, 59.26 requests per second," in text
     assert "Route 1, 75 % of the requests, 106.0 ms when it finds everything idle:" in text
     assert "Route 2, 25 % of the requests, 30.00 ms" in text
     assert "\nNot used:\n  pi: banned by --ban pi\n" in text
@@ -179,7 +180,9 @@ def test_what_is_estimated_and_what_has_no_power_is_said() -> None:
         "Times are estimated from device profiles, not measured, of lab.",
         "No power is known of pi: what it computes counts as 0 J.",
     ]
-    assert len(notes(problem(), [account(problem(), MIXED)])) == 1
+    assert notes(problem(), [account(problem(), PLAN), account(problem(), MIXED)])[0] == (
+        "Where requests are spread over several routes, the latency is that of the slowest."
+    )
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,7 @@ answers = st.builds(
     best=st.lists(distributions | infeasible, max_size=5).map(tuple),
     front=st.lists(distributions, max_size=3).map(tuple),
     knows_energy=st.booleans(),
+    disturbed_fraction=st.floats(0, 1),
 )
 EXAMPLE = Planned(
     best=(
@@ -94,6 +95,7 @@ EXAMPLE = Planned(
     ),
     front=(),
     knows_energy=False,
+    disturbed_fraction=0.5,
 )
 
 
@@ -128,6 +130,7 @@ def test_forks_and_rates_without_end_survive_the_way() -> None:
         (lambda m: m.update(best=m["best"] * 3), "length"),
         (lambda m: m.pop("front"), "front"),
         (lambda m: m.update(knows_energy=1), "knows_energy"),
+        (lambda m: m.update(disturbed_fraction=1.5), "disturbed_fraction"),
         (
             lambda m: m["best"][0]["routes"][0]["steps"][0]["placed"]["segments"].update(stop=0),
             "0 <= start < stop",
