@@ -24,9 +24,16 @@ class Hunger:
     """What one process gets of the processor from one look to the next."""
 
     def __init__(self, pid: int) -> None:
-        self._file = Path(f"/proc/{pid}/stat")
+        self._folder = Path(f"/proc/{pid}")
         self._since_s = clock.monotonic_s()
-        self._had_s, _ = self._read()
+        self._first_s = self._had_s = self._read_s()
+        self.windows = 0
+        """In a row in which it starved."""
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds of a core that it had from the start to the last look."""
+        return self._had_s - self._first_s
 
     def is_starving(self) -> bool:
         """Whether it wants to run and got next to nothing since the last look that was a window
@@ -34,16 +41,30 @@ class Hunger:
         now_s = clock.monotonic_s()
         if now_s - self._since_s < WINDOW_S:
             return False
-        has_s, state = self._read()
+        has_s = self._read_s()
         share = (has_s - self._had_s) / (now_s - self._since_s)
         self._since_s, self._had_s = now_s, has_s
-        return state == _RUNNABLE and share < LEAST_SHARE
+        is_starving = share < LEAST_SHARE and self._wants_to_run()
+        self.windows = self.windows + 1 if is_starving else 0
+        return is_starving
 
-    def _read(self) -> tuple[float, str]:
-        """Seconds of a core that it has had, and its state."""
-        try:
-            fields = self._file.read_text().rpartition(")")[2].split()
-        except OSError:  # it has ended
-            return 0.0, ""
-        ticks = int(fields[_USER]) + int(fields[_SYSTEM])
-        return ticks / os.sysconf("SC_CLK_TCK"), fields[_STATE]
+    def _read_s(self) -> float:
+        """Seconds of a core that it has had, with all its threads."""
+        fields = _fields(self._folder)
+        ticks = int(fields[_USER]) + int(fields[_SYSTEM]) if fields else 0
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def _wants_to_run(self) -> bool:
+        return any(
+            fields[_STATE] == _RUNNABLE
+            for fields in map(_fields, self._folder.glob("task/*"))
+            if fields
+        )
+
+
+def _fields(folder: Path) -> list[str]:
+    """Of a process or thread, those behind its name; none if it has ended."""
+    try:
+        return (folder / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []

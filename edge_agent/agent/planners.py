@@ -39,6 +39,10 @@ IDLE_S = 30.0
 MOST_WAITING = 4
 """So many requests wait for the one under way; each takes a thread of the agent."""
 
+_LITTLE_S = 2.0
+"""What it has computed in so many seconds of a core is done again at once, rather than waited for;
+what took more, after as many seconds of starving as below."""
+_PATIENT_WINDOWS = 10
 _COMPETING = "planning, beside others that take the whole processor"
 
 
@@ -135,9 +139,11 @@ class Planner:
                 break
             if self._competes or not hunger.is_starving():
                 continue
-            self._competes = True
             if not self._child.give_way_less():
-                raise Starved
+                if hunger.spent_s < _LITTLE_S or hunger.windows >= _PATIENT_WINDOWS:
+                    raise Starved
+                continue
+            self._competes = True
             log.info("others take the whole processor: the planner competes for it now")
             return True
         return False
@@ -212,6 +218,7 @@ class Planners:
             if not is_mine and not self._is_closed.is_set():
                 raise _unwanted()
             planner = self._take(is_unwanted)
+            starved: Planner | None = None
             is_sound = False
             try:
                 limit_s = limit_s or self._settings.planning.planner_s
@@ -219,7 +226,8 @@ class Planners:
                 try:
                     answer = planner.ask(message, limit_s, report)
                 except Starved:
-                    planner = self._replace(planner)
+                    starved = planner
+                    planner = self._replace(starved)
                     report(Progress(fraction=0.0, what=_COMPETING))
                     answer = planner.ask(message, limit_s, report, since_s)
                 is_sound = True
@@ -236,10 +244,13 @@ class Planners:
                 planner.kill()
                 raise
             except EdgeAgentError:
-                is_sound = True
+                is_sound = planner is not starved
                 raise
             finally:
                 self._give_back(planner, is_sound=is_sound)
+                if starved is not None and starved is not planner:
+                    # Not before: to end takes the processor too.
+                    starved.end()
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
@@ -273,9 +284,7 @@ class Planners:
     def _replace(self, starved: Planner) -> Planner:
         """One that competes, instead of one that starves and may not."""
         log.info("others take the whole processor: another planner is started, which competes")
-        # At once, because it would answer what the other one answers.
         starved.kill()
-        starved.end()
         with self._changing:
             if self._is_closed.is_set():
                 raise _stopping()

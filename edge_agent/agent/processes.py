@@ -19,7 +19,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from edge_agent import clock
@@ -128,26 +128,43 @@ class Child:
         """Let it run only where nobody else wants the processor, with every thread it will have;
         at the lowest priority where the kernel allows no more. Its session follows."""
         self._set_slice(LONGEST_S)
-        try:
-            os.sched_setscheduler(self.pid, os.SCHED_IDLE, os.sched_param(0))
-        except ProcessLookupError:
-            return  # it has ended
-        except OSError:
-            os.setpriority(os.PRIO_PROCESS, self.pid, LEAST_NICENESS)
+        for thread in self._threads():
+            try:
+                os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
+            except ProcessLookupError:
+                continue
+            except OSError:
+                with contextlib.suppress(ProcessLookupError):
+                    os.setpriority(os.PRIO_PROCESS, thread, LEAST_NICENESS)
         set_session(self._session, LEAST_NICENESS)
 
     def give_way_less(self) -> bool:
-        """After `give_way_to_all`, let it have its share again, as after `give_way`; whether the
-        kernel allows it, as it does for root and few others."""
-        try:
-            os.sched_setscheduler(self.pid, os.SCHED_OTHER, os.sched_param(0))
-            os.setpriority(os.PRIO_PROCESS, self.pid, NICENESS)
-        except PermissionError:
-            return False
-        except ProcessLookupError:  # its stream tells
-            return True
+        """After `give_way_to_all`, let it have its share again, as after `give_way`, with every
+        thread that it has; whether the kernel allows it, as it does for root and few others."""
+        niceness = max(NICENESS, os.getpriority(os.PRIO_PROCESS, 0))
+        for thread in self._threads():
+            try:
+                os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
+                os.setpriority(os.PRIO_PROCESS, thread, niceness)
+            except PermissionError:
+                return False
+            except ProcessLookupError:
+                continue
         set_session(self._session, NICENESS)
         return True
+
+    def _threads(self) -> Iterator[int]:
+        """Each thread that it has, and that begins meanwhile."""
+        known: set[int] = set()
+        while True:
+            try:
+                found = {int(name) for name in os.listdir(f"/proc/{self.pid}/task")} - known
+            except OSError:  # it has ended
+                return
+            if not found:
+                return
+            known |= found
+            yield from sorted(found)
 
     def go_first(self) -> None:
         """Let it have the processor as soon as it wakes up, with every thread it will have; that

@@ -20,7 +20,7 @@ import pytest
 
 from edge_agent.agent.hunger import Hunger
 from edge_agent.agent.planners import Planner, Planners
-from edge_agent.agent.processes import LEAST_NICENESS, Child
+from edge_agent.agent.processes import LEAST_NICENESS, NICENESS, Child
 from edge_agent.agent.slices import LONGEST_S, slice_s
 from edge_agent.config import Settings
 from edge_agent.errors import (
@@ -61,7 +61,23 @@ def planners(tmp_path: Path) -> Iterator[Planners]:
     made.close()
 
 
-MAY_RAISE = os.getuid() == 0
+def may_leave_idle() -> bool:
+    """Whether this user may raise a priority: root may, if nothing took that from it."""
+    with subprocess.Popen(["sleep", "9"]) as sleeping:
+        os.sched_setscheduler(sleeping.pid, os.SCHED_IDLE, os.sched_param(0))
+        try:
+            os.sched_setscheduler(sleeping.pid, os.SCHED_OTHER, os.sched_param(0))
+        except PermissionError:
+            return False
+        finally:
+            sleeping.kill()
+    return True
+
+
+def policies(planners: Planners) -> set[int]:
+    """Of the threads of the planner."""
+    threads = os.listdir(f"/proc/{planners.pid}/task")
+    return {os.sched_getscheduler(int(thread)) for thread in threads}
 
 
 @contextmanager
@@ -138,6 +154,7 @@ def test_where_others_take_the_whole_processor_it_competes_until_it_has_answered
     planners: Planners, is_allowed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cold, it would take minutes to start."""
+    may_raise = is_allowed and may_leave_idle()
     if not is_allowed:
         monkeypatch.setattr(Child, "give_way_less", lambda _: False)
     with busy(), ThreadPoolExecutor(1) as pool:
@@ -145,10 +162,64 @@ def test_where_others_take_the_whole_processor_it_competes_until_it_has_answered
         wait_until(lambda: planners.pid, "it is started")
         first = planners.pid
         assert unpack(asked.result(60).planned) == answer(problem(), LATENCY)
+    assert (planners.pid == first) == may_raise
+    assert policies(planners) == {os.SCHED_IDLE}
+
+
+@pytest.mark.long
+def test_every_thread_of_one_that_starves_competes_and_then_gives_way_again(
+    planners: Planners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not may_leave_idle():
+        pytest.skip("this user may not raise a priority")
+    planners.ask(QUICK)
     pid = planners.pid
-    assert pid is not None
-    assert (pid == first) == (is_allowed and MAY_RAISE)
-    assert os.sched_getscheduler(pid) == os.SCHED_IDLE
+    monkeypatch.setattr(Hunger, "is_starving", lambda _: True)
+    competes = threading.Event()
+
+    def note(told: Progress) -> None:
+        if told.what == "planning, beside others that take the whole processor":
+            competes.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(
+            planners.ask, PlanProblem(CROWDED, (Target.THROUGHPUT,), effort=2e6), 60.0, note
+        )
+        assert competes.wait(30)
+        assert planners.pid == pid
+        threads = [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+        # One computes, one waits for the end of the agent, and one tells how far it is.
+        assert len(threads) == 3
+        assert policies(planners) == {os.SCHED_OTHER}
+        assert {os.getpriority(os.PRIO_PROCESS, thread) for thread in threads} == {NICENESS}
+        assert asked.result(60)
+    assert planners.pid == pid
+    assert policies(planners) == {os.SCHED_IDLE}
+
+
+def test_one_that_has_computed_for_long_is_replaced_only_after_a_while(
+    planners: Planners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Child, "give_way_less", lambda _: False)
+    monkeypatch.setattr(Hunger, "spent_s", 5.0)
+    planners.ask(QUICK)
+    starved = planners.pid
+    assert starved is not None
+    windows: list[int] = []
+
+    def is_starving(hunger: Hunger) -> bool:
+        hunger.windows += 1
+        windows.append(hunger.windows)
+        if hunger.windows == 2:
+            psutil.Process(starved).resume()
+        return True
+
+    monkeypatch.setattr(Hunger, "is_starving", is_starving)
+    with stopped(starved):
+        found = planners.ask(QUICK, 20.0)
+    assert unpack(found.planned) == answer(problem(), LATENCY)
+    assert windows == [1, 2]
+    assert planners.pid == starved
 
 
 def test_one_that_starves_and_may_not_compete_is_replaced(
@@ -175,7 +246,7 @@ def test_one_that_starves_and_may_not_compete_is_replaced(
     wait_until(lambda: not psutil.pid_exists(starved), "the end of the one that starved")
     assert competing == [planners.pid]
     assert told[0] == "planning, beside others that take the whole processor"
-    assert os.sched_getscheduler(planners.pid or 0) == os.SCHED_IDLE
+    assert policies(planners) == {os.SCHED_IDLE}
     # It answers what it is asked, and not what the other one was.
     assert unpack(planners.ask(QUICK).planned) == answer(problem(), LATENCY)
 
@@ -197,6 +268,8 @@ def test_nobody_is_left_when_a_request_is_given_up_while_its_planner_starves(
     monkeypatch.setattr(Hunger, "is_starving", starves)
     with stopped(starved), pytest.raises(EdgeAgentError, match="nobody wants it"):
         planners.ask(QUICK, 20.0, is_unwanted=is_unwanted.is_set)
+    assert planners.pid is None
+    assert not psutil.pid_exists(starved)
     monkeypatch.undo()
     assert unpack(planners.ask(QUICK).planned) == answer(problem(), LATENCY)
     assert planners.pid != starved
