@@ -337,11 +337,15 @@ def test_the_agent_is_told_which_shapes_come_after_the_answers(instances: int) -
     with serving(instances, runner, runner.counter) as agent:
         for sequence in range(3):
             agent.send(sequence)
-        got = [agent.receive()[0] for _ in range(4)]
-        assert sum(isinstance(message, Ran) for message in got) == 3
-        counted = [message for message in got if isinstance(message, Counted)]
-        while sum(c.count for c in counted[-1].counts) < 3:
+        answers, last = 0, Counted(())
+        while answers < 3 or sum(c.count for c in last.counts) < 3:
             message, _ = agent.receive()
+            if isinstance(message, Ran):
+                answers += 1
+                continue
             assert isinstance(message, Counted)
-            counted.append(message)
-        assert counted[-1].counts == (ShapeCount((X.shape,), 3),)
+            last = message
+            # Of two, one may count what it has not yet answered while the other tells.
+            assert instances > 1 or sum(c.count for c in last.counts) <= answers
+        assert answers == 3
+        assert last.counts == (ShapeCount((X.shape,), 3),)
