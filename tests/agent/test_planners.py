@@ -99,12 +99,18 @@ def busy() -> Iterator[None]:
             process.wait()
 
 
-@contextmanager
-def asking(planners: Planners, limit_s: float | None = None) -> Iterator[Future[Distributions]]:
-    """A request to a planner that does not move."""
+def warm(planners: Planners) -> int:
+    """The process id of the planner, which has answered."""
     planners.ask(QUICK)
     pid = planners.pid
     assert pid is not None
+    return pid
+
+
+@contextmanager
+def asking(planners: Planners, limit_s: float | None = None) -> Iterator[Future[Distributions]]:
+    """A request to a planner that does not move."""
+    pid = warm(planners)
     with ThreadPoolExecutor(1) as pool, stopped(pid):
         yield pool.submit(planners.ask, QUICK, limit_s)
 
@@ -133,9 +139,7 @@ def test_one_process_answers_until_it_was_idle_for_a_while(tmp_path: Path) -> No
 
 
 def test_it_runs_where_nobody_else_wants_the_processor(planners: Planners) -> None:
-    planners.ask(QUICK)
-    pid = planners.pid
-    assert pid is not None
+    pid = warm(planners)
     assert os.sched_getscheduler(pid) == os.SCHED_IDLE
     session = Path(f"/proc/{pid}/autogroup")
     assert not session.exists() or session.read_text().strip().endswith(f" nice {LEAST_NICENESS}")
@@ -172,8 +176,7 @@ def test_every_thread_of_one_that_starves_competes_and_then_gives_way_again(
 ) -> None:
     if not may_leave_idle():
         pytest.skip("this user may not raise a priority")
-    planners.ask(QUICK)
-    pid = planners.pid
+    pid = warm(planners)
     monkeypatch.setattr(Hunger, "is_starving", lambda _: True)
     competes = threading.Event()
 
@@ -202,9 +205,7 @@ def test_one_that_has_computed_for_long_is_replaced_only_after_a_while(
 ) -> None:
     monkeypatch.setattr(Child, "give_way_less", lambda _: False)
     monkeypatch.setattr(Hunger, "spent_s", 5.0)
-    planners.ask(QUICK)
-    starved = planners.pid
-    assert starved is not None
+    starved = warm(planners)
     windows: list[int] = []
 
     def is_starving(hunger: Hunger) -> bool:
@@ -225,9 +226,7 @@ def test_one_that_has_computed_for_long_is_replaced_only_after_a_while(
 def test_one_that_starves_and_may_not_compete_is_replaced(
     planners: Planners, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    planners.ask(QUICK)
-    starved = planners.pid
-    assert starved is not None
+    starved = warm(planners)
     monkeypatch.setattr(Child, "give_way_less", lambda _: False)
     monkeypatch.setattr(Hunger, "is_starving", lambda _: True)
     competing = []
@@ -254,9 +253,7 @@ def test_one_that_starves_and_may_not_compete_is_replaced(
 def test_nobody_is_left_when_a_request_is_given_up_while_its_planner_starves(
     planners: Planners, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    planners.ask(QUICK)
-    starved = planners.pid
-    assert starved is not None
+    starved = warm(planners)
     is_unwanted = threading.Event()
 
     def starves(_: Hunger) -> bool:
@@ -287,9 +284,7 @@ def test_a_planner_that_is_killed_costs_its_request_alone(planners: Planners) ->
 
 
 def test_a_planner_that_died_while_nobody_asked_costs_nothing(planners: Planners) -> None:
-    planners.ask(QUICK)
-    pid = planners.pid
-    assert pid is not None
+    pid = warm(planners)
     os.kill(pid, signal.SIGKILL)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert unpack(planners.ask(QUICK).planned).best

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 
 from edge_agent.problems import Problem
+from tests.marks import marked_long
 from tests.planning.oracle.planner_agreement import compare, small_problems_from
 from tests.planning.oracle.problems_made import small_problems
 
-SEEDS = range(3)
+SEEDS = [*range(3), *marked_long([3, 4])]
 LONG_SEEDS = range(1000, 1008)
 MANY_SEEDS = range(1008, 1208)
 

@@ -114,7 +114,7 @@ def test_budgets_that_do_not_bind_make_nothing_slower(seeds: range) -> None:
         found = best(tight)
         assert found.metrics.throughput_per_s == pytest.approx(free.metrics.throughput_per_s)
         slower += found.metrics.latency_s > free.metrics.latency_s * (1 + 1e-6)
-    assert looked_at >= len(seeds) * 2 // 5
+    assert looked_at >= len(seeds) * 5 // 12
     # The quickest of all may need more memory than there is.
     assert slower <= looked_at // 20
 

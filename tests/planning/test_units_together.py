@@ -133,7 +133,7 @@ def test_the_plans_of_least_latency_are_those_of_brute_force(
 
 
 @given(problems(), st.integers(1, 6))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_the_plan_of_greatest_throughput_is_that_of_brute_force(
     problem: tuple[ModelSummary, LatencyProfile], count: int
 ) -> None:

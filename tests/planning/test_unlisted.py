@@ -24,6 +24,7 @@ from edge_agent.problems import Link, PlannedDevice, PlannedUnit, Problem
 from edge_agent.profiles import SegmentTimes
 from edge_agent.subgraphs import SegmentRange
 from edge_agent.summaries import Branch, Fork
+from tests.marks import marked_long
 from tests.planning.made_models import configuration, segment, summary
 from tests.planning.oracle.problems_made import plain_problem, small_problem
 
@@ -188,10 +189,11 @@ def _optimal_of_few(
     return optimal
 
 
+@pytest.mark.parametrize("count", [15, *marked_long([40])])
 def test_what_was_found_without_forks_has_a_bound_that_holds_with_them(
-    monkeypatch: pytest.MonkeyPatch,
+    count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = _best_of_all(Target.THROUGHPUT, 15)
+    made = _best_of_all(Target.THROUGHPUT, count)
     searched = planner._Search.run
 
     def run(search: planner._Search) -> object:
@@ -210,10 +212,11 @@ def test_what_was_found_without_forks_has_a_bound_that_holds_with_them(
     assert worse > 0
 
 
+@pytest.mark.parametrize("count", [20, *marked_long([40])])
 def test_a_schedule_that_was_not_searched_to_its_end_is_not_called_the_quickest(
-    monkeypatch: pytest.MonkeyPatch,
+    count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = _best_of_all(Target.LATENCY, 20)
+    made = _best_of_all(Target.LATENCY, count)
     monkeypatch.setattr(schedules, "_MOST_TRIES", 0)
     monkeypatch.setattr(schedules, "_LEAST_TRIES", 0)
     monkeypatch.setattr(branches, "_MOST_LOOKED_AT", 0)
