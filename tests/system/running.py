@@ -40,7 +40,7 @@ def wait_until(is_so: Callable[[], Any], what: str, timeout_s: float = 20.0) -> 
 def has_ended(process: psutil.Process) -> bool:
     """Whether it runs no more; its new parent may take its time to notice."""
     try:
-        return process.status() == psutil.STATUS_ZOMBIE
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return True
 
