@@ -29,6 +29,7 @@ from edge_agent.errors import (
     UnknownModel,
     error_from_code,
 )
+from edge_agent.peer_calls import PeerCalls
 from edge_agent.plans import ExecutionPlan, Target
 from edge_agent.tensors import Arrays, Shape
 from edge_agent.transport import local
@@ -128,7 +129,7 @@ def _unheard(_fraction: float, _what: str) -> None:
     """Nobody wants to know how far it is."""
 
 
-class Client:
+class Client(PeerCalls):
     """A connection to the agent of this device; safe to use from several threads at once.
 
     Every request that is under way has a connection of its own, taken from a pool. If the agent

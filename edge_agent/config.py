@@ -21,8 +21,16 @@ from typing import Any, Final, NoReturn, TypeGuard
 import msgspec
 
 from edge_agent.devices import Options, UnitId, UnitKind
+from edge_agent.endpoints import Endpoint, parse_listen, parse_peer_endpoint
 from edge_agent.errors import UsageError
 from edge_agent.literals import literal, unreadable
+from edge_agent.peers import (
+    MAX_ENDPOINTS,
+    Origin,
+    Peer,
+    check_device_name,
+    check_key,
+)
 from edge_agent.profiles import HOST
 
 _APP = "edge-agent"
@@ -95,6 +103,22 @@ class Specialising:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Peering:
+    """How this device meets others."""
+
+    listen: Endpoint | None = None
+    """Where the agents of other devices reach this one; None: nothing listens."""
+    name: str = ""
+    """What this device calls itself; "": by its hostname."""
+    beat_s: float = 0.25
+    """How often heartbeats go to each peer."""
+    silent_s: float = 1.0
+    """After so long without a heartbeat a peer counts as lost."""
+    gone_s: float = 10.0
+    """After so long, as gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UnitSettings:
     """What the table `[units.ID]` of the config file says of one compute unit."""
 
@@ -136,6 +160,9 @@ class Settings:
     specialising: Specialising = Specialising()
     units: tuple[UnitSettings, ...] = ()
     """In the order of the config file; others are as they are found."""
+    peering: Peering = Peering()
+    peers: tuple[Peer, ...] = ()
+    """That stand in the config file."""
     log_level: LogLevel = LogLevel.INFO
     config_file: Path | None = None
     """The file that was read; None: there is none."""
@@ -178,6 +205,8 @@ def load_settings(
         planning=file.planning,
         specialising=file.specialising,
         units=file.units,
+        peering=file.peering,
+        peers=file.peers,
         log_level=file.log_level,
         config_file=read,
     )
@@ -214,6 +243,8 @@ def settings_key(settings: Settings) -> str:
         state=place,
         cache=place,
         config_file=None,
+        peering=Peering(),
+        peers=(),
         units=tuple(replace(unit, file=place) for unit in settings.units),
     )
     return hashlib.sha256(encode_settings(same).encode()).hexdigest()[:16]
@@ -314,6 +345,8 @@ class _FromFile:
     planning: Budgets = Budgets()
     specialising: Specialising = Specialising()
     units: tuple[UnitSettings, ...] = ()
+    peering: Peering = Peering()
+    peers: tuple[Peer, ...] = ()
     log_level: LogLevel = LogLevel.INFO
 
 
@@ -347,6 +380,8 @@ class _Reader:
             planning=self._budgets(table.get("planning", {})),
             specialising=self._specialising(table.get("specialising", {})),
             units=self._units(table.get("units", {})),
+            peering=self._peering(table.get("peering", {})),
+            peers=self._peers(table.get("peers", {})),
             log_level=self._log_level(table.get("log_level", LogLevel.INFO.value)),
         )
 
@@ -391,13 +426,70 @@ class _Reader:
         return value
 
     def _budgets(self, value: object) -> Budgets:
+        table = self._table("planning", value, Budgets)
+        return Budgets(**{key: self._seconds(f"planning.{key}", table[key]) for key in table})
+
+    def _table(self, name: str, value: object, kind: type) -> dict[str, Any]:
+        """A table with the fields of `kind`."""
         if not isinstance(value, dict):
-            self._refuse("planning", value, "a table")
-        self._check_keys("planning.", value, [field.name for field in fields(Budgets)])
-        for key, number in value.items():
-            if isinstance(number, bool) or not _is_finite(number) or number <= 0:
-                self._refuse(f"planning.{key}", number, "a number of seconds above 0")
-        return Budgets(**value)
+            self._refuse(name, value, "a table")
+        self._check_keys(f"{name}.", value, [field.name for field in fields(kind)])
+        return value
+
+    def _seconds(self, key: str, number: Any) -> float:
+        if isinstance(number, bool) or not _is_finite(number) or number <= 0:
+            self._refuse(key, number, "a number of seconds above 0")
+        return number
+
+    def _peering(self, value: object) -> Peering:
+        found = dict(self._table("peering", value, Peering))
+        for key in found:
+            name = f"{self._path}: key peering.{key}"
+            match key:
+                case "listen":
+                    found[key] = parse_listen(name, found[key])
+                case "name":
+                    check_device_name(name, found[key])
+                case _:
+                    self._seconds(f"peering.{key}", found[key])
+        peering = Peering(**found)
+        if not 2 * peering.beat_s <= peering.silent_s <= peering.gone_s:
+            raise UsageError(
+                f"{self._path}: table peering: got beat_s {peering.beat_s:g}, silent_s "
+                f"{peering.silent_s:g}, gone_s {peering.gone_s:g}; want beat_s at most half of "
+                "silent_s, and silent_s at most gone_s"
+            )
+        return peering
+
+    def _peers(self, value: object) -> tuple[Peer, ...]:
+        if not isinstance(value, dict):
+            self._refuse("peers", value, "a table for each peer, as [peers.pi2]")
+        peers = tuple(self._peer(name, table) for name, table in value.items())
+        for number, peer in enumerate(peers):
+            if any(peer.key == other.key for other in peers[:number]):
+                self._refuse(f"peers.{peer.name}.key", peer.key, "another key for each peer")
+        return peers
+
+    def _peer(self, name: str, table: object) -> Peer:
+        key = f"peers.{name}"
+        if not isinstance(table, dict):
+            self._refuse(key, table, f"a table, as [peers.{name}]")
+        self._check_keys(f"{key}.", table, ["key", "endpoints"])
+        if "key" not in table:
+            raise UsageError(
+                f"{self._path}: table {key}: has no key, want key = the peer's public key"
+            )
+        endpoints = table.get("endpoints", [])
+        if not isinstance(endpoints, list) or len(endpoints) > MAX_ENDPOINTS:
+            self._refuse(f"{key}.endpoints", endpoints, f"a list of at most {MAX_ENDPOINTS}")
+        return Peer(
+            key=check_key(f"{self._path}: key {key}.key", table["key"]),
+            name=check_device_name(f"{self._path}: table peers: name", name),
+            endpoints=tuple(
+                parse_peer_endpoint(f"{self._path}: key {key}.endpoints", one) for one in endpoints
+            ),
+            origin=Origin.CONFIGURED,
+        )
 
     def _units(self, value: object) -> tuple[UnitSettings, ...]:
         if not isinstance(value, dict):

@@ -4,6 +4,7 @@
     ├── BadRequest          the request itself is wrong: change it
     │   ├── UnknownModel    no model of that name is loaded
     │   ├── InputMismatch   an input or output differs from what the model declares
+    │   ├── UnknownPeer     no peer of that name is known
     │   └── UsageError      an option, a setting or a file named by the user is wrong
     ├── ModelRefused        the model file cannot be accepted: tell the user
     ├── ModelQuarantined    the model killed its worker again and again, or what is stored of it
@@ -16,6 +17,9 @@
     ├── RunFailed           the model failed on this input, and would again
     ├── StorageError        the disk is full, or a stored file is damaged
     ├── ProtocolError       the other side broke the protocol: never retry
+    │   └── OtherVersion    it speaks another version of it: update one of them
+    ├── PeerRefused         the other device does not admit this one: ask for a new token there
+    ├── PeerLost            another device does not answer, or is gone: do without it, or wait
     ├── WorkerLost          a worker died: run again elsewhere (does not reach users)
     └── BuilderLost         a builder died: there is no new plan (does not reach users)
 
@@ -53,6 +57,13 @@ class InputMismatch(BadRequest):
     """An input is missing, surplus or of the wrong type or shape, or an output does not exist."""
 
     code = "input-mismatch"
+
+
+class UnknownPeer(BadRequest):
+    """No peer of that name, id or key is known."""
+
+    code = "unknown-peer"
+    exit_code = 16
 
 
 class UsageError(BadRequest):
@@ -131,6 +142,12 @@ class ProtocolError(EdgeAgentError):
     exit_code = 13
 
 
+class OtherVersion(ProtocolError):
+    """The other side speaks another version of the protocol."""
+
+    code = "other-version"
+
+
 class WorkerLost(EdgeAgentError):
     """A worker process died; what was in flight is run again."""
 
@@ -143,6 +160,20 @@ class BuilderLost(EdgeAgentError):
 
     code = "builder-lost"
     exit_code = 15
+
+
+class PeerRefused(EdgeAgentError):
+    """Another device does not admit this one, or the token that was to admit it is not valid."""
+
+    code = "peer-refused"
+    exit_code = 17
+
+
+class PeerLost(EdgeAgentError):
+    """Another device does not answer, or is gone; what was in flight there is run elsewhere."""
+
+    code = "peer-lost"
+    exit_code = 18
 
 
 def _tree(base: type[EdgeAgentError]) -> dict[str, type[EdgeAgentError]]:

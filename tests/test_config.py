@@ -161,7 +161,7 @@ def test_units_from_the_file_are_used_and_reach_a_child_process(tmp_path: Path) 
         (
             "sokcet = 1",
             "key sokcet: is unknown, want one of socket, state, cache, limits, planning, "
-            "specialising, units, log_level",
+            "specialising, units, peering, peers, log_level",
         ),
         ("socket = 1", "key socket: got 1, want a path in quotes"),
         ('state = "x"', 'key state: got "x", want a path that begins with / or ~/'),

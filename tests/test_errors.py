@@ -23,8 +23,12 @@ CODES = {
     "run-failed": 11,
     "storage": 12,
     "protocol": 13,
+    "other-version": 13,
     "worker-lost": 14,
     "builder-lost": 15,
+    "unknown-peer": 16,
+    "peer-refused": 17,
+    "peer-lost": 18,
 }
 TREE = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, EdgeAgentError)]
 

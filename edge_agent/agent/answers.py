@@ -11,6 +11,7 @@ from edge_agent import __version__, clock
 from edge_agent.agent.controller import Controller
 from edge_agent.agent.datapath import DataPath
 from edge_agent.agent.loaded import Loaded
+from edge_agent.agent.peer_answers import PeerAnswers
 from edge_agent.agent.planners import Planners
 from edge_agent.agent.replies import Reply
 from edge_agent.config import Settings, settings_key
@@ -19,6 +20,15 @@ from edge_agent.errors import BadRequest, EdgeAgentError
 from edge_agent.plans import ExecutionPlan
 from edge_agent.telemetry.host import process_memory_bytes
 from edge_agent.tensors import Shape, TensorName
+from edge_agent.wire.about_peers import (
+    AddPeer,
+    AskPeers,
+    Invite,
+    JoinDevice,
+    RemovePeer,
+    RenamePeer,
+    RotateKey,
+)
 from edge_agent.wire.messages import (
     AskDevices,
     AskDistributions,
@@ -57,12 +67,14 @@ class Answers:
         device: Callable[[], Device],
         executor: Executor,
         planners: Planners,
+        peer_answers: PeerAnswers,
     ) -> None:
         self._settings = settings
         self._incarnation = incarnation
         self._device = device
         self._executor = executor
         self._planners = planners
+        self._peer_answers = peer_answers
         self._started_s = clock.monotonic_s()
         self._controller: Controller
         self._datapath: DataPath
@@ -115,6 +127,10 @@ class Answers:
                 return self._status()
             case AskDevices():
                 return Devices(device=self._device())
+            case Invite() | JoinDevice() | AskPeers() | AddPeer() | RemovePeer() | RenamePeer():
+                return self._peer_answers.answer(message)
+            case RotateKey():
+                return self._peer_answers.answer(message)
             case Infer():
                 raise BadRequest("inference does not pass here")
 
@@ -182,7 +198,7 @@ class Answers:
             in_flight_bytes=load.size_bytes,
             connections=load.connections,
             lent=load.lent,
-            counters=dict(self._datapath.counters),
+            counters=dict(self._datapath.counters + self._peer_answers.counters),
             memory_bytes=_resident_bytes(os.getpid()) or 0,
             model_disk_bytes=pool.model_bytes,
             compiled_disk_bytes=pool.compiled_bytes,

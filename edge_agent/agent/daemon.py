@@ -14,12 +14,14 @@ from pathlib import Path
 from edge_agent.agent.answers import Answers
 from edge_agent.agent.controller import Controller
 from edge_agent.agent.datapath import DataPath
+from edge_agent.agent.peer_answers import PeerAnswers
+from edge_agent.agent.peering import Peering
 from edge_agent.agent.planners import Planners
 from edge_agent.agent.probing import Prober
 from edge_agent.agent.stores import Stores
 from edge_agent.agent.workers import Workers
 from edge_agent.config import Settings, make_socket_folder
-from edge_agent.errors import AgentUnavailable, AlreadyRunning
+from edge_agent.errors import AgentUnavailable, AlreadyRunning, PeerLost, PeerRefused
 from edge_agent.store.folder import make_folder
 from edge_agent.store.lock import FolderLock
 from edge_agent.transport import local
@@ -63,20 +65,23 @@ def _nothing_answers_at(path: Path) -> None:
     raise AlreadyRunning(f"an agent already answers at {path}: stop it, or choose another --socket")
 
 
-def serve(settings: Settings, on_ready: Callable[[], None]) -> None:
-    """Run the agent until SIGTERM or SIGINT; `on_ready` is called when the socket answers.
+def serve(settings: Settings, on_ready: Callable[[Peering], None], token: str | None) -> None:
+    """Run the agent until SIGTERM or SIGINT; `on_ready` is called when the socket answers, and
+    with a token, this device has joined the one that gave it out.
 
     Must run on the main thread.
 
     Raises:
         AlreadyRunning: another agent owns the socket or the state folder.
         StorageError: the state folder cannot be used.
+        UsageError: it cannot listen where it is told to, or the token is none.
+        PeerRefused, PeerLost: the other device cannot be joined.
     """
     told_fd = _told_to_stop_fd()
     locks = _claim(settings)
     try:
         _nothing_answers_at(settings.socket)
-        _run(settings, on_ready, told_fd)
+        _run(settings, on_ready, token, told_fd)
     finally:
         for lock in locks:
             lock.release()
@@ -96,7 +101,9 @@ def _told_to_stop_fd() -> int:
     return told_fd
 
 
-def _run(settings: Settings, on_ready: Callable[[], None], told_fd: int) -> None:
+def _run(
+    settings: Settings, on_ready: Callable[[Peering], None], token: str | None, told_fd: int
+) -> None:
     sys.setswitchinterval(SWITCH_S)
     stores = Stores(settings)
     stores.sweep()
@@ -104,7 +111,11 @@ def _run(settings: Settings, on_ready: Callable[[], None], told_fd: int) -> None
     executor = ThreadPoolExecutor(32, thread_name_prefix="control")
     prober = Prober(settings)
     planners = Planners(settings)
-    answers = Answers(settings, incarnation, prober.device, executor, planners)
+    peering = Peering(settings, executor)
+    _meet(peering, token)
+    answers = Answers(
+        settings, incarnation, prober.device, executor, planners, PeerAnswers(peering)
+    )
     listener = local.listen(settings.socket)
     limits = settings.limits
     datapath = DataPath(
@@ -122,12 +133,36 @@ def _run(settings: Settings, on_ready: Callable[[], None], told_fd: int) -> None
     controller.restore()
     datapath.accept_clients()
     controller.open_restored()
-    on_ready()
+    on_ready(peering)
     select.select([told_fd], [], [])
     log.info("stopping: answering what is in flight")
+    peering.stop()
     controller.stop()
     planners.close()
     datapath.stop(STOP_S)
     workers.close()
     settings.socket.unlink(missing_ok=True)
     executor.shutdown(wait=False, cancel_futures=True)
+
+
+def _meet(peering: Peering, token: str | None) -> None:
+    """Connect to the peers, and join one more. If that fails, nothing of it goes on."""
+    try:
+        peering.start()
+        if token is not None:
+            _join(peering, token)
+    except BaseException:
+        peering.stop()
+        raise
+
+
+def _join(peering: Peering, token: str) -> None:
+    try:
+        peer, _ = peering.join(token)
+    except (PeerLost, PeerRefused) as error:
+        # As the service that joined with it once, and starts again with the same command.
+        if peering.is_peer_of(token):
+            log.warning("%s; it is a peer already, and this agent goes on without it", error)
+            return
+        raise
+    log.info('joined "%s" (%s)', peer.name, peer.id)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edge_agent import __version__
-from edge_agent.cli import doctor, infer, inspect, models, serve, split
+from edge_agent.cli import doctor, infer, inspect, models, peers, serve, split
 from edge_agent.cli.shapes import spread_shapes
 from edge_agent.errors import (
     AgentUnavailable,
@@ -23,7 +23,8 @@ from edge_agent.errors import (
 EXIT_CODES = """\
 exit codes: 0 done · 1 failed · 2 wrong request or usage · 3 unknown model · 4 model refused ·
 5 model quarantined · 6 busy · 7 deadline exceeded · 8 no agent answers · 9 already running ·
-10 ONNX Runtime unavailable · 11 run failed · 12 storage · 13 protocol · 130 interrupted"""
+10 ONNX Runtime unavailable · 11 run failed · 12 storage · 13 protocol · 16 unknown peer ·
+17 refused by the other device · 18 other device lost · 130 interrupted"""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -40,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
     shared.add_argument("--socket", metavar="PATH", help="local socket of the agent")
     shared.add_argument("--config", metavar="FILE", help="settings file (TOML)")
     shared.add_argument("--json", action="store_true", help="print JSON")
-    for part in (serve, models, infer, split, inspect, doctor):
+    for part in (serve, models, infer, peers, split, inspect, doctor):
         part.add_commands(commands, shared)
     return top
 

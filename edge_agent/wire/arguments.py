@@ -214,6 +214,17 @@ def timeout_of(timeout_s: float | None) -> float | None:
     return number
 
 
+def seconds_of(name: str, given: float) -> float:
+    """A duration above 0. Raises: BadRequest."""
+    number = _number(given)
+    if number is None or not 0 < number <= MAX_DEADLINE_S:
+        raise BadRequest(
+            f"{name}: got {_shown(given)}, want more than 0 and at most {MAX_DEADLINE_S:.0f} "
+            "seconds"
+        )
+    return number
+
+
 def _number(value: object) -> float | None:
     """None: it is none, or too large. Those of numpy are numbers too, and truth values are not."""
     if isinstance(value, bool) or not isinstance(value, Real):

@@ -15,6 +15,20 @@ from edge_agent.errors import BadRequest, ProtocolError
 from edge_agent.plans import SERVED_TARGETS, Epoch, ExecutionPlan, Target
 from edge_agent.subgraphs import ModelId, SampleSetId
 from edge_agent.tensors import TensorSpec
+from edge_agent.wire.about_peers import (
+    AddPeer,
+    AskPeers,
+    Invite,
+    Invited,
+    JoinDevice,
+    KeyRotated,
+    PeerChanged,
+    Peers,
+    RemovePeer,
+    RenamePeer,
+    RotateKey,
+)
+from edge_agent.wire.parts import MAX_DEADLINE_S as MAX_DEADLINE_S
 from edge_agent.wire.parts import (
     Banned,
     Bounds,
@@ -35,16 +49,11 @@ from edge_agent.wire.parts import (
     Text,
     Unopened,
 )
+from edge_agent.wire.parts import Message as Message
 
 MAX_THREADS = 4096
 MAX_SUBGRAPHS = 4096
-MAX_DEADLINE_S = 1e6
-"""Over eleven days; NaN and infinity are above it too."""
 MAX_ERROR_CHARACTERS = 60_000
-
-
-class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
-    """Base of all messages; the tag `kind` is the name of the class."""
 
 
 # Client → agent
@@ -129,7 +138,22 @@ class AskDevices(Message, frozen=True, tag="devices"):
 
 
 ClientMessage = (
-    Infer | Load | Unload | Replan | AskPlan | AskDistributions | AskModels | AskStatus | AskDevices
+    Infer
+    | Load
+    | Unload
+    | Replan
+    | AskPlan
+    | AskDistributions
+    | AskModels
+    | AskStatus
+    | AskDevices
+    | Invite
+    | JoinDevice
+    | AskPeers
+    | AddPeer
+    | RemovePeer
+    | RenamePeer
+    | RotateKey
 )
 
 
@@ -235,6 +259,10 @@ AgentMessage = (
     | PlanInMaking
     | Done
     | Progress
+    | Invited
+    | Peers
+    | PeerChanged
+    | KeyRotated
 )
 
 

@@ -20,10 +20,16 @@ MAX_DIMENSION = 2**48
 Dimension = Annotated[int, Meta(ge=0, le=MAX_DIMENSION)]
 Dimensions = Annotated[tuple[Dimension, ...], Meta(max_length=64)]
 Size = Annotated[int, Meta(ge=0, le=2**48)]
+MAX_DEADLINE_S = 1e6
+"""Over eleven days; NaN and infinity are above it too."""
 MAX_TENSORS = 4096
 MAX_PINS = 256
 MAX_COUNTED_SHAPES = 64
 """So many sets of shapes are told apart where requests are counted."""
+
+
+class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
+    """Base of all messages; the tag `kind` is the name of the class."""
 
 
 class TensorHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -17,6 +17,8 @@ from edge_agent.agent.answers import Answers
 from edge_agent.agent.controller import Controller
 from edge_agent.agent.datapath import DataPath
 from edge_agent.agent.loaded import Loaded, Planning
+from edge_agent.agent.peer_answers import PeerAnswers
+from edge_agent.agent.peering import Peering
 from edge_agent.agent.planners import Planners
 from edge_agent.agent.replies import Reply
 from edge_agent.agent.workers import Serve
@@ -112,7 +114,14 @@ def executor() -> Iterator[ThreadPoolExecutor]:
 def answers_of(executor: ThreadPoolExecutor, tmp_path: Path) -> Callable[[Agent], Answers]:
     def of(agent: Agent) -> Answers:
         settings = Settings(socket=tmp_path / "s", state=tmp_path, cache=tmp_path)
-        answers = Answers(settings, 1, _device, executor, cast(Planners, agent))
+        answers = Answers(
+            settings,
+            1,
+            _device,
+            executor,
+            cast(Planners, agent),
+            PeerAnswers(Peering(settings, executor)),
+        )
         answers.connect(cast(Controller, agent), cast(DataPath, agent))
         return answers
 

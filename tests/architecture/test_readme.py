@@ -20,7 +20,12 @@ from edge_agent.client import Client
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = frozenset(
     {"serve", "load", "unload", "models", "status", "devices", "replan", "plan", "infer"}
-    | {"split", "inspect", "doctor"}
+    | {"split", "inspect", "doctor", "invite", "peers"}
+    | {"key", "peer"}
+)
+ACTIONS = (
+    *(("key", action) for action in ("show", "rotate")),
+    *(("peer", action) for action in ("join", "add", "remove", "rename")),
 )
 TOP_FOLDERS = ("edge_agent/", "tools/", "tests/", "device_profiles/", ".ci/")
 FOREIGN = re.compile(r"^\s*\$?\s*(python3? -m |pip |git |docker |sudo |ssh |pytest)", re.MULTILINE)
@@ -52,7 +57,8 @@ def readme() -> str:
 
 @pytest.fixture(scope="module")
 def command_help() -> dict[str, str]:
-    return {command: _help(command) for command in COMMANDS}
+    helps = {command: _help(command) for command in COMMANDS}
+    return helps | {" ".join(action): _help(*action) for action in ACTIONS}
 
 
 def _tool_options() -> set[str]:
@@ -76,6 +82,12 @@ def test_the_command_line_has_exactly_the_known_commands() -> None:
     assert set(re.findall(r"^    ([a-z]+) ", run.stdout, re.MULTILINE)) == COMMANDS
 
 
+@pytest.mark.parametrize("command", sorted({command for command, _ in ACTIONS}))
+def test_a_command_has_exactly_the_known_actions(command: str) -> None:
+    actions = {name for owner, name in ACTIONS if owner == command}
+    assert set(re.findall(r"^    ([a-z]+) ", _help(command), re.MULTILINE)) == actions
+
+
 def test_every_option_that_the_readme_names_exists(
     readme: str, command_help: dict[str, str]
 ) -> None:
@@ -86,7 +98,7 @@ def test_every_option_that_the_readme_names_exists(
 def test_the_readme_names_every_command_and_option(
     readme: str, command_help: dict[str, str]
 ) -> None:
-    assert {c for c in COMMANDS if f"edge-agent {c}" not in readme} == set()
+    assert {c for c in command_help if f"edge-agent {c}" not in readme} == set()
     options = named_options("\n".join(command_help.values())) - {"--help"}
     assert options - named_options(readme) == set()
 

@@ -1,0 +1,158 @@
+"""The allow-list of this agent: who is on it, under which name, and that it is on disk."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from edge_agent.errors import Busy, UnknownPeer, UsageError
+from edge_agent.literals import literal
+from edge_agent.peers import MAX_PEERS, Origin, Peer, PublicKey, check_device_name
+from edge_agent.store.peers import PeerStore
+
+
+class PeerBook:
+    """Peers from the store and from the config file. Any thread may use it; what changes it waits
+    for the disk."""
+
+    def __init__(self, store: PeerStore, configured: tuple[Peer, ...]) -> None:
+        """Raises: StorageError."""
+        self._store = store
+        self._own: PublicKey | None = None
+        self._changing = threading.Lock()
+        self._by_key: Mapping[PublicKey, Peer] = MappingProxyType({})
+        self._peers: tuple[Peer, ...] = ()
+        known = {peer.key for peer in configured}
+        names = {peer.name for peer in configured}
+        stored = [
+            # The config file was changed since: what it says is what the user wants.
+            replace(peer, name=peer.id) if peer.name in names else peer
+            for peer in store.load()
+            if peer.key not in known
+        ]
+        self._take((*configured, *stored))
+
+    def __len__(self) -> int:
+        return len(self._peers)
+
+    @property
+    def peers(self) -> tuple[Peer, ...]:
+        """All of them, those of the config file first."""
+        return self._peers
+
+    def by_key(self, key: PublicKey) -> Peer | None:
+        """The peer that has this key, or will have it."""
+        return self._by_key.get(key)
+
+    def find(self, name: str) -> Peer:
+        """The peer of this name, id or key. Raises: UnknownPeer."""
+        for peer in self._peers:
+            if name in (peer.name, peer.id, peer.key):
+                return peer
+        names = ", ".join(peer.name for peer in self._peers) or "none"
+        raise UnknownPeer(f"peer {literal(name)} is not known; known: {names}")
+
+    def add(self, peer: Peer, *, is_told: bool = False) -> Peer:
+        """Put a device on the list; what is on it is kept but for where it listens. With `is_told`,
+        the other device reads what is wrong.
+
+        Raises:
+            UsageError: its name is taken, or it is this device.
+            Busy: the list is full.
+            StorageError: it cannot be kept.
+        """
+        check_device_name("name", peer.name)
+        if peer.key == self._own:
+            raise UsageError(
+                "that is the key of this device itself; if its state folder was copied to another "
+                "device, `edge-agent key rotate` makes a new key there"
+            )
+        with self._changing:
+            there = self.by_key(peer.key)
+            if there is not None:
+                merged = replace(there, endpoints=peer.endpoints or there.endpoints)
+                self._replace(there, merged)
+                return merged
+            self._check_free(peer.name, is_told=is_told)
+            if len(self._peers) >= MAX_PEERS:
+                raise Busy(f"{MAX_PEERS} peers are known: remove one with `edge-agent peer remove`")
+            self._keep((*self._peers, peer))
+            return peer
+
+    def check_free(self, name: str) -> None:
+        """Raises: UsageError: a peer has this name."""
+        self._check_free(name, is_told=False)
+
+    def _check_free(self, name: str, *, is_told: bool) -> None:
+        taken = next((peer for peer in self._peers if name in (peer.name, peer.id)), None)
+        if taken is None:
+            return
+        if is_told:
+            raise UsageError(
+                f'the name "{name}" belongs to another device there ({taken.id}): choose another '
+                "for this one with `edge-agent serve --name NAME`"
+            )
+        raise UsageError(
+            f'name "{name}": belongs to the peer {taken.id}; choose another, or '
+            f"`edge-agent peer rename {name} …` first"
+        )
+
+    def remove(self, peer: Peer) -> None:
+        """Take a device from the list.
+
+        Raises:
+            UsageError: it stands in the config file.
+            StorageError: that cannot be kept.
+        """
+        self._check_stored(peer, "remove")
+        with self._changing:
+            self._keep(tuple(p for p in self._peers if p.key != peer.key))
+
+    def rename(self, peer: Peer, name: str) -> Peer:
+        """Call a peer differently here.
+
+        Raises:
+            UsageError: the name is taken or not allowed, or the peer stands in the config file.
+            StorageError: that cannot be kept.
+        """
+        self._check_stored(peer, "rename")
+        check_device_name("name", name)
+        with self._changing:
+            if name != peer.name:
+                self._check_free(name, is_told=False)
+            renamed = replace(peer, name=name)
+            self._replace(peer, renamed)
+            return renamed
+
+    def change(self, peer: Peer, changed: Peer) -> None:
+        """It said something new of itself. Raises: StorageError: that cannot be kept."""
+        with self._changing:
+            there = self.by_key(peer.key)
+            if there is not None:
+                # What the user changed meanwhile stays.
+                self._replace(there, replace(changed, name=there.name))
+
+    def own(self, key: PublicKey) -> None:
+        """This device has this key from now on, and is no peer of itself."""
+        self._own = key
+
+    def _check_stored(self, peer: Peer, action: str) -> None:
+        if peer.origin is Origin.CONFIGURED:
+            raise UsageError(
+                f'peer "{peer.name}" stands in the config file: {action} it there, and start the '
+                "agent again"
+            )
+
+    def _replace(self, there: Peer, changed: Peer) -> None:
+        if changed != there:
+            self._keep(tuple(changed if p.key == there.key else p for p in self._peers))
+
+    def _keep(self, peers: tuple[Peer, ...]) -> None:
+        self._store.save(p for p in peers if p.origin is not Origin.CONFIGURED)
+        self._take(peers)
+
+    def _take(self, peers: tuple[Peer, ...]) -> None:
+        self._peers = peers
+        self._by_key = MappingProxyType({key: peer for peer in peers for key in peer.keys})

@@ -1,0 +1,586 @@
+"""The connection to one peer: how it is made, kept, watched and ended. Only the thread of
+`peering.Peering` uses it.
+
+Either side may dial: whoever knows where the other listens knocks at its door, is told the port of
+a socket that takes its key alone, and connects there. Both may do so at once; whichever connection
+is up carries the messages of both.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from typing import Final, Protocol
+
+from edge_agent import clock
+from edge_agent.agent.liveness import Liveness, Patience
+from edge_agent.agent.offences import Offences, Pace
+from edge_agent.agent.peer_book import PeerBook
+from edge_agent.endpoints import Endpoint, parse_peer_endpoint
+from edge_agent.errors import EdgeAgentError, OtherVersion, ProtocolError, StorageError, UsageError
+from edge_agent.peers import (
+    MAX_ENDPOINTS,
+    KeyPair,
+    Peer,
+    PeerCondition,
+    PeerStatus,
+    PublicKey,
+    check_key,
+)
+from edge_agent.transport.names import addresses_of
+from edge_agent.transport.peer_sockets import Dialled, LinkEvent, Listener, Switchboard
+from edge_agent.wire.messages import Message
+from edge_agent.wire.peering import (
+    Beat,
+    DoorAnswer,
+    Goodbye,
+    Hello,
+    Joined,
+    Leaving,
+    NewKey,
+    NotedKey,
+    PeerCodec,
+    PeerMessage,
+    Refused,
+    Welcome,
+    decode_from,
+    refusal,
+)
+
+log = logging.getLogger(__name__)
+
+KNOCK_S: Final = 3.0
+"""How long an answer of the door may take."""
+FIRST_PAUSE_S: Final = 0.1
+LONGEST_PAUSE_S: Final = 5.0
+"""Between two attempts to reach a peer; the pause doubles."""
+MESSAGES_PER_S: Final = 100.0
+MESSAGES_AT_ONCE: Final = 200.0
+CONNECTIONS_PER_S: Final = 2.0
+CONNECTIONS_AT_ONCE: Final = 40.0
+"""That a peer may make, one after the other: libzmq ends one on which it sends what it must not,
+and it could go on so."""
+MOST_CONNECTIONS: Final = 16
+"""At the socket of a peer at once, proven or not: whoever holds more is no peer of ours."""
+A_TURN: Final = 16
+"""Messages of one peer that are dealt with before the others have their turn."""
+_ENDS: Final = frozenset({LinkEvent.ENDED, LinkEvent.UNPROVEN, LinkEvent.REFUSED})
+
+
+class Host(Protocol):
+    """What sessions need of the agent."""
+
+    switchboard: Switchboard
+    codec: PeerCodec
+    patience: Patience
+    book: PeerBook
+    counters: Counter[str]
+
+    @property
+    def keys(self) -> KeyPair:
+        """Of this device."""
+        ...
+
+    @property
+    def listens_at(self) -> Endpoint | None:
+        """Where the door is; None: this device does not listen."""
+        ...
+
+    def hello(self) -> Hello:
+        """What this device says of itself."""
+        ...
+
+    def later(self, action: Callable[[], None]) -> None:
+        """Run `action`, which may block, on another thread."""
+        ...
+
+    def post(self, action: Callable[[], None]) -> None:
+        """Run `action` on the thread of the sessions."""
+        ...
+
+    def sync(self) -> None:
+        """The list of peers has changed: there is a session for each, and no other."""
+        ...
+
+
+class Session:
+    """One peer."""
+
+    def __init__(self, peer: Peer, host: Host, now_s: float) -> None:
+        self.peer = peer
+        self.domain = b"peer:" + peer.id.encode()
+        """Of the socket that takes this peer alone; stays when its key changes."""
+        self.liveness = Liveness(host.patience, now_s)
+        self.offences = Offences()
+        self.on_noted: Callable[[PublicKey], None] | None = None
+        """Called when the peer has noted a new key of this device."""
+        self._host = host
+        self._listener: Listener | None = None
+        self._route: bytes | None = None
+        self._dialled: Dialled | None = None
+        self._is_open = False
+        self._dialled_s = 0.0
+        self._knocks: list[Dialled] = []
+        self._is_looking_up = False
+        self._knock_until_s = 0.0
+        self._next_knock_s = now_s
+        self._pause_s = FIRST_PAUSE_S
+        self._next_beat_s = now_s
+        self._pace = Pace(MESSAGES_PER_S, MESSAGES_AT_ONCE)
+        self._connections = Pace(CONNECTIONS_PER_S, CONNECTIONS_AT_ONCE)
+        self._paused: list[tuple[float, Listener | Dialled]] = []
+        self._their_beat_s = host.patience.beat_s
+        self._version = ""
+        self._why = self._first_why()
+        self._why_unproven = ""
+        self._is_barred = False
+        self._is_ended = False
+
+    def _first_why(self) -> str:
+        if self.peer.endpoints:
+            return "not reached yet"
+        if self._host.listens_at is None:
+            return (
+                "nobody can connect: this agent does not listen (`serve --listen`), and where the "
+                "peer listens is not known (`peer add … --at`)"
+            )
+        return "it has not connected yet"
+
+    # ---- what happens by itself
+
+    def tick(self, now_s: float) -> None:
+        """Do what is due."""
+        if self.offences.is_barred(now_s):
+            return
+        if self._is_barred:
+            self._is_barred = False
+            self._why = "it was barred until now"
+        self._resume_paused(now_s)
+        if self.liveness.look(now_s):
+            self._tell_condition()
+        if now_s >= self._next_beat_s and self._has_channel:
+            self._beat(now_s)
+        if self._knocks and now_s > self._knock_until_s:
+            self._knocked_in_vain(self._why_unproven or "nothing answers", now_s)
+        if self._dialled is not None and not self.is_there and self._is_stale(now_s):
+            self._hang_up(now_s)
+        self._knock_if_needed(now_s)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether its heartbeats come."""
+        return self.liveness.condition in (PeerCondition.UP, PeerCondition.SLOW)
+
+    def _is_stale(self, now_s: float) -> bool:
+        return now_s - self._dialled_s > KNOCK_S
+
+    @property
+    def _has_channel(self) -> bool:
+        return self._is_open or self._route is not None
+
+    def _beat(self, now_s: float) -> None:
+        number, echo, held_s = self.liveness.next_beat(now_s)
+        self._next_beat_s = now_s + self._host.patience.beat_s
+        self.send(Beat(number=number, echo=echo, held_s=held_s))
+
+    def send(self, message: Message) -> bool:
+        """Send on whichever connection is up; False: none is, or too much waits already."""
+        raw = self._host.codec.encode(message)
+        if self._dialled is not None and self._is_open:
+            return self._dialled.send(raw)
+        if self._listener is not None and self._route is not None:
+            if self._listener.send(self._route, raw):
+                return True
+            self._route = None
+        return False
+
+    # ---- dialling
+
+    def _knock_if_needed(self, now_s: float) -> None:
+        is_wanted = bool(self.peer.endpoints) and not (self.is_there and self._has_channel)
+        is_busy = self._dialled is not None or self._knocks or self._is_looking_up
+        if is_wanted and not is_busy and now_s >= self._next_knock_s:
+            self._is_looking_up = True
+            if all(endpoint.is_address for endpoint in self.peer.endpoints):
+                self._knock(self.peer.endpoints)
+            else:
+                self._host.later(partial(self._look_up, self.peer.endpoints))
+
+    def _look_up(self, endpoints: tuple[Endpoint, ...]) -> None:
+        found = addresses_of(endpoints)
+        self._host.post(lambda: self._knock(found))
+
+    def _knock(self, endpoints: tuple[Endpoint, ...]) -> None:
+        self._is_looking_up = False
+        now_s = clock.monotonic_s()
+        if self._is_ended or (self.is_there and self._has_channel):
+            return
+        if not endpoints:
+            names = ", ".join(map(str, self.peer.endpoints))
+            self._knocked_in_vain(f"no such host: {names}", now_s)
+            return
+        self._knock_until_s = now_s + KNOCK_S
+        self._why_unproven = ""
+        hello = self._host.codec.encode(self._host.hello())
+        for endpoint in endpoints[:MAX_ENDPOINTS]:
+            for key in self.peer.keys:
+                made = self._host.switchboard.dial(
+                    endpoint, self._host.keys, key, self._on_knock_input
+                )
+                self._knocks.append(made)
+                made.send(hello)
+
+    def _on_knock_input(self, knock: Dialled) -> None:
+        now_s = clock.monotonic_s()
+        for event in knock.events():
+            if event is LinkEvent.UNPROVEN:
+                self._why_unproven = unproven(knock.endpoint)
+            if event is LinkEvent.REFUSED:
+                self._drop_knock(
+                    knock,
+                    "it does not admit this device: it was removed there, or `edge-agent peer add "
+                    f"{self._host.keys.public}` is missing there",
+                    now_s,
+                )
+                return
+        raw = knock.receive()
+        if raw is None:
+            return
+        try:
+            answer: DoorAnswer = decode_from(self._host.codec.from_door, raw)
+        except OtherVersion as error:
+            self._drop_knock(knock, str(error), now_s)
+            return
+        except ProtocolError as error:
+            self.offend(str(error), now_s)
+            self._drop_knock(knock, str(error), now_s)
+            return
+        match answer:
+            case Welcome():
+                self._welcomed(knock, answer, now_s)
+            case Refused(message=message):
+                self._drop_knock(knock, message, now_s)
+            case Joined():
+                self.offend("it answered what was not asked", now_s)
+                self._drop_knock(knock, "it answered what was not asked", now_s)
+
+    def _drop_knock(self, knock: Dialled, why: str, now_s: float) -> None:
+        # An offence may have ended them all.
+        if knock in self._knocks:
+            self._knocks.remove(knock)
+            self._host.switchboard.close(knock)
+        if not self._knocks and self._dialled is None:
+            self._knocked_in_vain(why, now_s, LONGEST_PAUSE_S)
+
+    def _knocked_in_vain(self, why: str, now_s: float, pause_s: float | None = None) -> None:
+        self._close_knocks()
+        self._why = why
+        self._next_knock_s = now_s + (self._pause_s if pause_s is None else pause_s)
+        self._pause_s = min(LONGEST_PAUSE_S, 2 * self._pause_s)
+
+    def _close_knocks(self) -> None:
+        for knock in self._knocks:
+            self._host.switchboard.close(knock)
+        self._knocks.clear()
+
+    def _welcomed(self, knock: Dialled, welcome: Welcome, now_s: float) -> None:
+        endpoint, key = knock.endpoint.at(welcome.port), knock.key
+        self._close_knocks()
+        self._told(key, welcome.version, welcome.beat_s, (knock.endpoint,), welcome.endpoints)
+        self._dialled = self._host.switchboard.dial(
+            endpoint, self._host.keys, key, self._on_dialled_input
+        )
+        self._dialled_s = now_s
+        self._is_open = False
+
+    def _on_dialled_input(self, dialled: Dialled) -> None:
+        now_s = clock.monotonic_s()
+        events = set(dialled.events())
+        if LinkEvent.OPEN in events:
+            self._is_open = True
+            self._beat(now_s)
+        # Before its end: what it said last is a goodbye.
+        for _ in range(A_TURN):
+            if dialled is not self._dialled or self._is_paused(dialled):
+                return
+            if (raw := dialled.receive()) is None:
+                break
+            self._take(raw, dialled, now_s)
+        if events & _ENDS and dialled is self._dialled:
+            self._hang_up(now_s)
+
+    def _hang_up(self, now_s: float) -> None:
+        if self._dialled is not None:
+            self._close(self._dialled)
+            self._dialled = None
+        self._is_open = False
+        self._next_knock_s = now_s + self._pause_s
+        self._pause_s = min(LONGEST_PAUSE_S, 2 * self._pause_s)
+
+    # ---- being dialled
+
+    def not_understood(self, error: ProtocolError, now_s: float) -> None:
+        """What it said at the door was nothing that is said there."""
+        if isinstance(error, OtherVersion):
+            self._why = str(error)
+        else:
+            self.offend(str(error), now_s)
+
+    def greet(self, key: PublicKey, hello: Hello, now_s: float) -> DoorAnswer:
+        """The peer stands at the door: where it may connect, or why not."""
+        if self.offences.is_barred(now_s):
+            return Refused("busy", self._why_barred(now_s))
+        at = self._host.listens_at
+        assert at is not None, "somebody stands at a door that is not there"
+        if self._listener is None:
+            try:
+                self._listener = self._host.switchboard.listen(
+                    at.at(0), self._host.keys, self.domain, self._on_listener_input
+                )
+            except EdgeAgentError as error:
+                return refusal(error)
+        self._told(key, hello.version, hello.beat_s, (), hello.endpoints)
+        own = self._host.hello()
+        return Welcome(
+            port=self._listener.endpoint.port,
+            endpoints=own.endpoints,
+            version=own.version,
+            beat_s=own.beat_s,
+        )
+
+    def _on_listener_input(self, listener: Listener) -> None:
+        now_s = clock.monotonic_s()
+        for event in listener.events():
+            # Proven ones alone: anybody can connect to a port and be wrong there.
+            if event is LinkEvent.OPEN and self._connections.take(now_s):
+                self.offend("it connects again and again", now_s)
+        if listener is self._listener and listener.connections > MOST_CONNECTIONS:
+            self._crowded(now_s)
+        for _ in range(A_TURN):
+            if listener is not self._listener or self._is_paused(listener):
+                return
+            if (received := listener.receive()) is None:
+                return
+            if received.key not in self.peer.keys:
+                self._host.counters["messages with another key than the connection's"] += 1
+                continue
+            self._route = received.route
+            self._take(received.payload, listener, now_s)
+
+    def _crowded(self, now_s: float) -> None:
+        """Somebody holds connections to the peer's socket: it gets another one."""
+        assert self._listener is not None
+        self._host.counters["crowds of unproven connections ended"] += 1
+        self.send(Goodbye(Leaving.RECONNECTS))
+        self._close(self._listener)
+        self._listener = self._route = None
+        self.liveness.look(now_s)
+
+    # ---- what comes
+
+    def _take(self, raw: bytes, source: Listener | Dialled, now_s: float) -> None:
+        wait_s = self._pace.take(now_s)
+        if wait_s:
+            self._host.switchboard.pause(source)
+            self._paused.append((now_s + wait_s, source))
+            self.offend("it sends more messages than it may", now_s)
+            return
+        try:
+            message: PeerMessage = decode_from(self._host.codec.from_peer, raw)
+        except ProtocolError as error:
+            self.offend(str(error), now_s)
+            return
+        match message:
+            case Beat(number=number, echo=echo, held_s=held_s):
+                self._heard_beat(number, echo, held_s, now_s)
+            case NewKey(key=key):
+                self._note_key(key, now_s)
+            case NotedKey(key=key):
+                if self.on_noted is not None:
+                    self.on_noted(PublicKey(key))
+            case Goodbye(why=why):
+                self._left(why, now_s)
+
+    def _heard_beat(self, number: int, echo: int | None, held_s: float, now_s: float) -> None:
+        if self.liveness.condition is PeerCondition.GONE:
+            self.liveness.begin(self._their_beat_s, now_s)
+            self._why = ""
+            self._pause_s = FIRST_PAUSE_S
+            self._tell_condition()
+            if self._is_open is False:
+                # It knows that it was heard when an answer comes.
+                self._next_beat_s = now_s
+        self.liveness.beat(number, echo, held_s, now_s)
+
+    def _note_key(self, text: str, now_s: float) -> None:
+        try:
+            key = check_key("key", text)
+        except UsageError as error:
+            self.offend(str(error), now_s)
+            return
+        known = self._host.book.by_key(key)
+        if known is not None and known.key != self.peer.key:
+            self.offend("it says that it has the key of another device", now_s)
+            return
+        changed = replace(self.peer, next_key=None if key == self.peer.key else key)
+        self._keep(changed, lambda: self.send(NotedKey(key)))
+
+    def _left(self, why: Leaving, now_s: float) -> None:
+        self._hang_up(now_s)
+        self._route = None
+        match why:
+            case Leaving.RECONNECTS:
+                self._next_knock_s = now_s
+                return
+            case Leaving.STOPPED:
+                self._why = "it was stopped"
+            case Leaving.REMOVED:
+                self._why = "it removed this device from its list"
+                self._next_knock_s = now_s + LONGEST_PAUSE_S
+        self.liveness.end(now_s)
+        self._tell_condition()
+
+    def _told(
+        self,
+        key: PublicKey,
+        version: str,
+        beat_s: float,
+        reached_at: tuple[Endpoint, ...],
+        told: Iterable[str],
+    ) -> None:
+        """The peer, with this key, said of itself."""
+        self._version = version
+        self._their_beat_s = max(beat_s, 1e-3)
+        endpoints = dict.fromkeys([*reached_at, *understood(told)])
+        names = [one for one in self.peer.endpoints if not one.is_address]
+        changed = self.peer
+        if told and endpoints:
+            changed = replace(changed, endpoints=(*names, *endpoints)[:MAX_ENDPOINTS])
+        if key == self.peer.next_key:
+            log.info('peer "%s" has its new key %s', self.peer.name, key)
+            changed = replace(changed, key=key, next_key=None)
+        if changed != self.peer:
+            self._keep(changed, lambda: None)
+
+    def _keep(self, changed: Peer, then: Callable[[], object]) -> None:
+        """Put what the peer said on disk, and then go on."""
+        before = self.peer
+
+        def write() -> None:
+            try:
+                self._host.book.change(before, changed)
+            except StorageError as error:
+                log.warning('peer "%s": %s', before.name, error)
+                return
+            self._host.post(kept)
+
+        def kept() -> None:
+            self._host.sync()
+            if not self._is_ended:
+                then()
+
+        self._host.later(write)
+
+    # ---- rules
+
+    def offend(self, what: str, now_s: float) -> None:
+        """It broke a rule."""
+        self._host.counters["offences of peers"] += 1
+        is_first = self.offences.count == 0
+        if self.offences.note(what, now_s):
+            left_s = self.offences.bar_left_s(now_s)
+            log.warning('peer "%s" is barred for %.0f s: %s', self.peer.name, left_s, what)
+            self._is_barred = True
+            self._disconnect()
+            self.liveness.end(now_s)
+        elif is_first:
+            log.warning('peer "%s": %s', self.peer.name, what)
+
+    def _is_paused(self, source: Listener | Dialled) -> bool:
+        return any(source is one for _, one in self._paused)
+
+    def _resume_paused(self, now_s: float) -> None:
+        for until_s, source in [one for one in self._paused if one[0] <= now_s]:
+            self._paused.remove((until_s, source))
+            self._host.switchboard.resume(source)
+
+    # ---- the end
+
+    def _close(self, made: Listener | Dialled) -> None:
+        self._paused = [one for one in self._paused if one[1] is not made]
+        self._host.switchboard.close(made)
+
+    def _disconnect(self) -> None:
+        self._close_knocks()
+        for made in (self._listener, self._dialled):
+            if made is not None:
+                self._close(made)
+        self._listener = self._dialled = self._route = None
+        self._is_open = False
+
+    def reconnect(self, now_s: float) -> None:
+        """End what is connected, and connect anew: this device has another key."""
+        self.send(Goodbye(Leaving.RECONNECTS))
+        self._disconnect()
+        self._next_knock_s, self._pause_s = now_s, FIRST_PAUSE_S
+
+    def end(self, *, is_removed: bool) -> None:
+        """End all connections at once; the other side is told, if it listens."""
+        self.send(Goodbye(Leaving.REMOVED if is_removed else Leaving.STOPPED))
+        self._disconnect()
+        self._is_ended = True
+
+    # ---- what it is
+
+    def _tell_condition(self) -> None:
+        condition = self.liveness.condition
+        level = logging.INFO if condition is PeerCondition.UP else logging.WARNING
+        why = f": {self._why}" if self._why and condition is PeerCondition.GONE else ""
+        log.log(level, 'peer "%s" is %s%s', self.peer.name, condition, why)
+
+    def _why_barred(self, now_s: float) -> str:
+        left_s = self.offences.bar_left_s(now_s)
+        return f"{self.offences.last}: nothing is taken for {left_s:.0f} s"
+
+    def status(self, now_s: float) -> PeerStatus:
+        """How it is."""
+        is_barred = self.offences.is_barred(now_s)
+        is_away = self.liveness.condition is PeerCondition.GONE
+        why = self._why if is_away else ""
+        if is_barred:
+            why = self._why_barred(now_s)
+        return PeerStatus(
+            peer=self.peer,
+            condition=PeerCondition.BARRED if is_barred else self.liveness.condition,
+            for_s=now_s - self.liveness.since_s,
+            why=why,
+            round_trip_s=None if is_away else self.liveness.round_trip_s,
+            endpoint=self._dialled.endpoint if self._dialled and self._is_open else None,
+            version=self._version,
+            offences=self.offences.count,
+        )
+
+
+def unproven(endpoint: Endpoint) -> str:
+    """What is told of something that is there and proves no key."""
+    return (
+        f"something answers at {endpoint}, but it does not prove the key that it should have: it "
+        "is another device or program, or its key was rotated"
+    )
+
+
+def understood(texts: Iterable[str]) -> list[Endpoint]:
+    """What a peer says of where it listens; names are left out, because looking them up would tell
+    others whom this device looks for."""
+    found = []
+    for text in texts:
+        try:
+            endpoint = parse_peer_endpoint("endpoint", text)
+        except UsageError:
+            continue
+        if endpoint.is_address:
+            found.append(endpoint)
+    return found

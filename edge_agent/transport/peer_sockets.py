@@ -1,0 +1,287 @@
+"""ZeroMQ sockets between agents: one that listens for one domain, one that dials one key, and the
+loop that waits for all of them. Nothing here blocks but `Switchboard.wait`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from edge_agent.endpoints import Endpoint, parse_endpoint
+from edge_agent.errors import StorageError, UsageError
+from edge_agent.peers import KeyPair, PublicKey
+from edge_agent.transport.curve import check_curve, encrypt_as_client, encrypt_as_server
+from edge_agent.transport.gate import Gate, Judge
+
+MAX_MESSAGE_BYTES: Final = 256 * 1024
+"""Of one message between agents; libzmq ends a connection on which a larger one comes."""
+HIGH_WATER: Final = 32
+"""Messages that wait in one direction of one connection."""
+HANDSHAKE_MS: Final = 5000
+"""A connection that has not proven its key by then is ended."""
+GOODBYE_MS: Final = 200
+"""How long a closed socket may go on with what was sent on it."""
+_RECONNECT_MS: Final = 100
+_RECONNECT_MAX_MS: Final = 2000
+_BACKLOG: Final = 64
+
+_Context = zmq.Context[zmq.Socket[bytes]]
+
+
+class LinkEvent(StrEnum):
+    """What became of a connection."""
+
+    CAME = "came"
+    """Somebody connected to a listener; nothing is proven yet."""
+    OPEN = "open"
+    """It is encrypted and both sides are proven."""
+    REFUSED = "refused"
+    """The gate of the listening side does not admit the key of the other."""
+    UNPROVEN = "unproven"
+    """Something is there that has not proven its key, or broke the handshake."""
+    ENDED = "ended"
+    """It is no more, and nothing is said of why."""
+
+
+_EVENTS: Final = {
+    zmq.EVENT_ACCEPTED: LinkEvent.CAME,
+    zmq.EVENT_HANDSHAKE_SUCCEEDED: LinkEvent.OPEN,
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: LinkEvent.REFUSED,
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: LinkEvent.UNPROVEN,
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: LinkEvent.UNPROVEN,
+    zmq.EVENT_DISCONNECTED: LinkEvent.ENDED,
+}
+_MONITORED: Final = sum(_EVENTS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Received:
+    """A message from another agent."""
+
+    key: PublicKey
+    """Of whom it is from: proven by the connection."""
+    route: bytes
+    """Where an answer goes."""
+    payload: bytes
+
+
+class _Watched:
+    """A socket with the events of its connections."""
+
+    def __init__(self, context: _Context, kind: int, *, linger_ms: int) -> None:
+        self.socket = context.socket(kind)
+        self.socket.linger = linger_ms
+        self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+        self.socket.setsockopt(zmq.SNDHWM, HIGH_WATER)
+        self.socket.setsockopt(zmq.RCVHWM, HIGH_WATER)
+        self.socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+        self.socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
+        self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
+        self.socket.setsockopt(zmq.BACKLOG, _BACKLOG)
+        self.monitor = self.socket.get_monitor_socket(_MONITORED)
+
+    def events(self) -> Iterator[LinkEvent]:
+        """What became of its connections since the last call."""
+        while self.monitor.poll(0, zmq.POLLIN):
+            found = recv_monitor_message(self.monitor, zmq.NOBLOCK)
+            yield _EVENTS[zmq.Event(found["event"])]
+
+    def _receive(self) -> list[zmq.Frame] | None:
+        try:
+            return self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            return None
+
+    def _send(self, frames: list[bytes]) -> bool:
+        try:
+            self.socket.send_multipart(frames, zmq.NOBLOCK)
+        except (zmq.Again, zmq.ZMQError):
+            # Full, or the one that it is for is gone: either way it has to be asked again.
+            return False
+        return True
+
+    def close(self) -> None:
+        """End all its connections; what was sent last may still leave."""
+        self.socket.disable_monitor()
+        self.socket.close()
+
+
+class Listener(_Watched):
+    """Takes connections of the keys that are admitted to a domain."""
+
+    def __init__(self, context: _Context, at: Endpoint, keys: KeyPair, domain: bytes) -> None:
+        """Listen at an address; port 0: one that the system chooses.
+
+        Raises:
+            UsageError: the address is not of this device, or taken.
+        """
+        super().__init__(context, zmq.ROUTER, linger_ms=GOODBYE_MS)
+        encrypt_as_server(self.socket, keys, domain)
+        self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        # All that may connect here have one key, or are told apart by it: who comes again with
+        # the same routing id is the same device after its connection broke.
+        self.socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        self.socket.setsockopt(zmq.IPV6, int(at.is_ipv6))
+        try:
+            self.socket.bind(str(at) if at.port else f"{str(at).rpartition(':')[0]}:*")
+        except zmq.ZMQError as error:
+            self.close()
+            raise _cannot_listen(at, error) from error
+        bound = parse_endpoint("bound", self.socket.get_string(zmq.LAST_ENDPOINT))
+        self.endpoint = at.at(bound.port)
+        """Where it listens."""
+        self.connections = 0
+        """How many there are, proven or not, as far as `events` told."""
+
+    def events(self) -> Iterator[LinkEvent]:
+        """See `_Watched`."""
+        for event in super().events():
+            if event is LinkEvent.CAME:
+                self.connections += 1
+            elif event is LinkEvent.ENDED:
+                self.connections = max(0, self.connections - 1)
+            yield event
+
+    def receive(self) -> Received | None:
+        """The next message; None: there is none now."""
+        frames = self._receive()
+        if frames is None:
+            return None
+        # Of every frame, because the routing id is whatever the other side says.
+        key = PublicKey(str(frames[-1].get("User-Id")))
+        return Received(key=key, route=frames[0].bytes, payload=_whole(frames[1:]))
+
+    def send(self, route: bytes, payload: bytes) -> bool:
+        """Send to whom a message came from; False: that cannot be done now, or at all."""
+        return self._send([route, payload])
+
+
+class Dialled(_Watched):
+    """A connection to the agent that has a key, made again by itself when it breaks."""
+
+    def __init__(self, context: _Context, to: Endpoint, keys: KeyPair, server: PublicKey) -> None:
+        super().__init__(context, zmq.DEALER, linger_ms=GOODBYE_MS)
+        encrypt_as_client(self.socket, keys, server)
+        self.socket.setsockopt(zmq.IPV6, int(to.is_ipv6))
+        self.endpoint = to
+        self.key = server
+        self.socket.connect(str(to))
+
+    def receive(self) -> bytes | None:
+        """The next message; None: there is none now."""
+        frames = self._receive()
+        return None if frames is None else _whole(frames)
+
+    def send(self, payload: bytes) -> bool:
+        """Send; False: too much waits already."""
+        return self._send([payload])
+
+
+def _whole(frames: list[zmq.Frame]) -> bytes:
+    """A message has one part: of one that has not, nothing is understood."""
+    return frames[0].bytes if len(frames) == 1 else b""
+
+
+def _cannot_listen(at: Endpoint, error: zmq.ZMQError) -> UsageError:
+    match error.errno:
+        case errno.EADDRINUSE:
+            why = "another program listens there: stop that one, or choose another port"
+        case errno.EADDRNOTAVAIL | errno.ENODEV:
+            why = "no network interface of this device has that address"
+        case _:
+            why = f"{error.strerror}; choose another address or port"
+    return UsageError(f"cannot listen at {at}: {why}")
+
+
+class Switchboard:
+    """All sockets between this agent and others, and one wait for all of them. One thread uses it,
+    but for `wake`."""
+
+    def __init__(self, judge: Judge) -> None:
+        """Raises: RuntimeUnavailable: this libzmq cannot encrypt. StorageError: there are no
+        descriptors left."""
+        check_curve()
+        self._context: _Context = zmq.Context()
+        try:
+            self._gate = Gate(self._context, judge)
+        except zmq.ZMQError as error:
+            self._context.destroy(linger=0)
+            raise StorageError(f"cannot open sockets to other devices: {error}") from error
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poller = zmq.Poller()
+        self._poller.register(self._gate.socket, zmq.POLLIN)
+        self._poller.register(self._wake_fd, zmq.POLLIN)
+        self._calls: dict[Any, Callable[[], None]] = {}
+
+    def listen(
+        self, at: Endpoint, keys: KeyPair, domain: bytes, on_input: Callable[[Listener], None]
+    ) -> Listener:
+        """A listener; `on_input` is called when there is a message or an event.
+
+        Raises: UsageError: as `Listener`.
+        """
+        made = Listener(self._context, at, keys, domain)
+        self._add(made, lambda: on_input(made))
+        return made
+
+    def dial(
+        self, to: Endpoint, keys: KeyPair, server: PublicKey, on_input: Callable[[Dialled], None]
+    ) -> Dialled:
+        """A connection; `on_input` is called when there is a message or an event."""
+        made = Dialled(self._context, to, keys, server)
+        self._add(made, lambda: on_input(made))
+        return made
+
+    def _add(self, made: _Watched, on_input: Callable[[], None]) -> None:
+        for socket in (made.socket, made.monitor):
+            self._poller.register(socket, zmq.POLLIN)
+            self._calls[socket] = on_input
+
+    def pause(self, made: Listener | Dialled) -> None:
+        """Take no input from it until `resume`: whoever floods it waits."""
+        self._poller.unregister(made.socket)
+
+    def resume(self, made: Listener | Dialled) -> None:
+        """Take input from it again."""
+        self._poller.register(made.socket, zmq.POLLIN)
+
+    def close(self, made: Listener | Dialled) -> None:
+        """End its connections."""
+        for socket in (made.socket, made.monitor):
+            if socket in self._poller:
+                self._poller.unregister(socket)
+            del self._calls[socket]
+        made.close()
+
+    def wake(self) -> None:
+        """Have `wait` return. Any thread may call it."""
+        # After the end there is nobody to wake.
+        with suppress(OSError):
+            os.eventfd_write(self._wake_fd, 1)
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for input, a wake or the timeout, and call whoever has input."""
+        ready = self._poller.poll(max(0, int(timeout_s * 1000)))
+        for socket, _ in ready:
+            if socket is self._gate.socket:
+                self._gate.serve()
+            elif socket == self._wake_fd:
+                with suppress(BlockingIOError):
+                    os.eventfd_read(self._wake_fd)
+            # One may be closed by what another one brought; and both of a pair may be ready.
+            elif (call := self._calls.get(socket)) is not None:
+                call()
+
+    def end(self) -> None:
+        """Close everything; what was sent last may still leave."""
+        self._gate.close()
+        self._context.destroy()
+        os.close(self._wake_fd)

@@ -1,0 +1,168 @@
+"""Messages between the agents of two devices, on an encrypted connection of which both are proven.
+
+A peer can ask for nothing that is not here: the messages of the local socket are no part of it.
+Each begins with one byte, the version of this protocol, so that another version can be told.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Final, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from edge_agent.errors import EdgeAgentError, OtherVersion, ProtocolError
+from edge_agent.peers import MAX_ENDPOINTS
+from edge_agent.wire.messages import Message, decode, encoded, error_text
+
+T = TypeVar("T")
+
+PROTOCOL: Final = 1
+_VERSION: Final = bytes([PROTOCOL])
+
+ShortText = Annotated[str, Meta(max_length=256)]
+MAX_TOLD_CHARACTERS: Final = 2048
+LongText = Annotated[str, Meta(max_length=MAX_TOLD_CHARACTERS)]
+Key = Annotated[str, Meta(min_length=52, max_length=52)]
+Port = Annotated[int, Meta(ge=1, le=65535)]
+Number = Annotated[int, Meta(ge=0, le=2**53)]
+Duration = Annotated[float, Meta(ge=0, le=1e6)]
+"""Seconds, on the clock of the sender: how long something took there, never when it was."""
+EndpointTexts = Annotated[tuple[ShortText, ...], Meta(max_length=MAX_ENDPOINTS)]
+
+
+# To the door, which listens at the address that people know
+
+
+class Join(Message, frozen=True, tag="join", kw_only=True):
+    """With the key of an invitation: take me for a peer. May be repeated by the same device."""
+
+    key: Key
+    """The long-term key of the device that joins."""
+    name: ShortText
+    endpoints: EndpointTexts
+    """Where it listens itself."""
+    version: ShortText
+
+
+class Joined(Message, frozen=True, tag="joined", kw_only=True):
+    """You are a peer from now on."""
+
+    name: ShortText
+    endpoints: EndpointTexts
+
+
+class Hello(Message, frozen=True, tag="hello", kw_only=True):
+    """With the long-term key of a peer: where may I connect?"""
+
+    name: ShortText
+    endpoints: EndpointTexts
+    """Where it listens itself."""
+    version: ShortText
+    beat_s: Duration
+    """How often its heartbeats will come."""
+
+
+class Welcome(Message, frozen=True, tag="welcome", kw_only=True):
+    """At this port of the same address, where only you may."""
+
+    port: Port
+    endpoints: EndpointTexts
+    """Where this device listens."""
+    version: ShortText
+    beat_s: Duration
+
+
+class Refused(Message, frozen=True, tag="refused"):
+    """No; `code` is that of an error class."""
+
+    code: ShortText
+    message: LongText
+
+
+def refusal(error: EdgeAgentError) -> Refused:
+    """The answer that tells an error."""
+    return Refused(error.code, error_text(error)[:MAX_TOLD_CHARACTERS])
+
+
+DoorMessage = Join | Hello
+DoorAnswer = Joined | Welcome | Refused
+
+
+# Between two peers
+
+
+class Beat(Message, frozen=True, tag="beat", kw_only=True):
+    """A heartbeat: I am here."""
+
+    number: Number
+    """Counts up."""
+    echo: Number | None
+    """The number of the last one that came from the other side."""
+    held_s: Duration
+    """How long ago that was."""
+
+
+class NewKey(Message, frozen=True, tag="new-key"):
+    """I will have this key from now on, instead of the one that this connection proves."""
+
+    key: Key
+
+
+class NotedKey(Message, frozen=True, tag="noted-key"):
+    """I will know you by this key."""
+
+    key: Key
+
+
+class Leaving(StrEnum):
+    """Why an agent ends a connection."""
+
+    STOPPED = "stopped"
+    """It ends."""
+    REMOVED = "removed"
+    """The other side is no peer of it any more."""
+    RECONNECTS = "reconnects"
+    """It comes again at once."""
+
+
+class Goodbye(Message, frozen=True, tag="goodbye"):
+    """I end this connection."""
+
+    why: Leaving
+
+
+PeerMessage = Beat | NewKey | NotedKey | Goodbye
+
+
+class PeerCodec:
+    """Encodes any message between agents and decodes those of one place."""
+
+    def __init__(self) -> None:
+        self._encoder = msgspec.msgpack.Encoder()
+        self.at_door = msgspec.msgpack.Decoder(DoorMessage)
+        self.from_door = msgspec.msgpack.Decoder(DoorAnswer)
+        self.from_peer = msgspec.msgpack.Decoder(PeerMessage)
+
+    def encode(self, message: Message) -> bytes:
+        """The message as it stands on the wire."""
+        return _VERSION + encoded(self._encoder, message)
+
+
+def decode_from(decoder: msgspec.msgpack.Decoder[T], raw: bytes) -> T:
+    """The message.
+
+    Raises:
+        OtherVersion: of a version that this one does not speak.
+        ProtocolError: it is no such message.
+    """
+    if not raw:
+        raise ProtocolError("message not understood: it is empty")
+    if raw[0] != PROTOCOL:
+        older = "this device" if raw[0] > PROTOCOL else "the other device"
+        raise OtherVersion(
+            f"got version {raw[0]} of the protocol between devices, want {PROTOCOL}: update "
+            f"edge-agent on {older}"
+        )
+    return decode(decoder, memoryview(raw)[1:])
