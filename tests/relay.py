@@ -41,12 +41,21 @@ class Relay:
     Args:
         target: its IPv4 address and port. May be set anew, for connections from then on.
         seed: of every fault that is left to chance.
+        at: its own IPv4 address and port; port 0: one that the system chooses.
         most_ahead_bytes: how much of each direction of a connection is held at most; then the
             sender has to wait. No more than this passes in each `latency_s`.
     """
 
-    def __init__(self, target: tuple[str, int], *, seed: int, most_ahead_bytes: int = MIB) -> None:
+    def __init__(
+        self,
+        target: tuple[str, int],
+        *,
+        seed: int = 0,
+        at: tuple[str, int] = ("127.0.0.1", 0),
+        most_ahead_bytes: int = MIB,
+    ) -> None:
         self.target = target
+        self._at = at
         self.to_target = Direction(self._do, f"{seed} {Side.TARGET}")
         self.to_client = Direction(self._do, f"{seed} {Side.CLIENT}")
         self._seed = seed
@@ -64,8 +73,8 @@ class Relay:
 
     def __enter__(self) -> Self:
         # Holds the port while there is no listener: a socket that only is bound refuses.
-        self._port_holder = _bound(("127.0.0.1", 0))
-        self.port: int = self._port_holder.getsockname()[1]
+        self._port_holder = _bound(self._at)
+        self.host, self.port = self._port_holder.getsockname()
         self._selector = selectors.DefaultSelector()
         self._waker, self._woken = socket.socketpair()
         self._woken.setblocking(False)
@@ -96,7 +105,7 @@ class Relay:
     @property
     def endpoint(self) -> str:
         """Its address, as ZeroMQ writes it."""
-        return f"tcp://127.0.0.1:{self.port}"
+        return f"tcp://{self.host}:{self.port}"
 
     @property
     def counts(self) -> Counts:
@@ -313,7 +322,7 @@ class Relay:
         )
 
     def _listen(self) -> None:
-        self._listener = _bound(("127.0.0.1", self.port))
+        self._listener = _bound((self.host, self.port))
         self._listener.setblocking(False)
         self._listener.listen(128)
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)

@@ -135,6 +135,8 @@ class Direction:
         """Not so in a black hole."""
         self.loses = False
         """So in a black hole that keeps nothing."""
+        self.tap: Callable[[bytes], object] | None = None
+        """Told on the relay's thread of everything that comes, as it comes."""
         self.written_bytes = 0
         """Handed to the system for the peers."""
         self._bucket = TokenBucket(math.inf, 0.0)

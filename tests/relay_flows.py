@@ -116,6 +116,8 @@ class Flow:
         except OSError as error:
             self.broken(error, now_s)
             return
+        if self.direction.tap is not None:
+            self.direction.tap(found)
         if not found:
             self.ended(End.FIN, now_s)
         elif self._loses():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from edge_agent.peers import KeyPair
 from edge_agent.store.device_key import DeviceKeyStore
+from edge_agent.store.folder import make_folder
 from edge_agent.store.lock import exclusively
 from edge_agent.transport.curve import keys_of, make_keys
 
@@ -15,6 +16,7 @@ def own_keys(store: DeviceKeyStore) -> KeyPair:
         StorageError: it is damaged, others can read it, or it cannot be kept.
         RuntimeUnavailable: libzmq has no CURVE.
     """
+    make_folder(store.path.parent)
     with exclusively(store.path.with_suffix(".lock")):
         secret = store.load()
         if secret is not None:
@@ -26,5 +28,6 @@ def own_keys(store: DeviceKeyStore) -> KeyPair:
 
 def replace_keys(store: DeviceKeyStore, keys: KeyPair) -> None:
     """Store another pair. Raises: StorageError."""
+    make_folder(store.path.parent)
     with exclusively(store.path.with_suffix(".lock")):
         store.save(keys.secret)

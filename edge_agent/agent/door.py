@@ -91,8 +91,7 @@ class Door:
         return False
 
     def _on_input(self, listener: Listener) -> None:
-        for _ in listener.events():
-            pass
+        listener.events()
         if listener.connections > MOST_CONNECTIONS:
             # Peers have sockets of their own: none of them is among these.
             self._host.counters["crowds of unproven connections ended"] += 1

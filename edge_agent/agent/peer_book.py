@@ -150,9 +150,15 @@ class PeerBook:
             self._keep(tuple(changed if p.key == there.key else p for p in self._peers))
 
     def _keep(self, peers: tuple[Peer, ...]) -> None:
-        self._store.save(p for p in peers if p.origin is not Origin.CONFIGURED)
+        stored = _stored(peers)
+        if stored != _stored(self._peers):
+            self._store.save(stored)
         self._take(peers)
 
     def _take(self, peers: tuple[Peer, ...]) -> None:
         self._peers = peers
         self._by_key = MappingProxyType({key: peer for peer in peers for key in peer.keys})
+
+
+def _stored(peers: tuple[Peer, ...]) -> tuple[Peer, ...]:
+    return tuple(peer for peer in peers if peer.origin is not Origin.CONFIGURED)

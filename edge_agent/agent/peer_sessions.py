@@ -57,6 +57,8 @@ KNOCK_S: Final = 3.0
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 5.0
 """Between two attempts to reach a peer; the pause doubles."""
+REFUSED_PAUSE_S: Final = 2.0
+"""After an attempt that was refused."""
 MESSAGES_PER_S: Final = 100.0
 MESSAGES_AT_ONCE: Final = 200.0
 CONNECTIONS_PER_S: Final = 2.0
@@ -245,6 +247,7 @@ class Session:
                     f"{self._host.keys.public}` is missing there",
                     now_s,
                 )
+                self._refused(now_s)
                 return
         raw = knock.receive()
         if raw is None:
@@ -273,7 +276,13 @@ class Session:
             self._knocks.remove(knock)
             self._host.switchboard.close(knock)
         if not self._knocks and self._dialled is None:
-            self._knocked_in_vain(why, now_s, LONGEST_PAUSE_S)
+            self._knocked_in_vain(why, now_s, REFUSED_PAUSE_S)
+
+    def _refused(self, now_s: float) -> None:
+        """It is there, and nothing is to be awaited of it."""
+        if not self._has_channel:
+            self.liveness.end(now_s)
+            self.liveness.look(now_s)
 
     def _knocked_in_vain(self, why: str, now_s: float, pause_s: float | None = None) -> None:
         self._close_knocks()
@@ -422,7 +431,8 @@ class Session:
             self.offend(str(error), now_s)
             return
         known = self._host.book.by_key(key)
-        if known is not None and known.key != self.peer.key:
+        is_other = known is not None and known.key != self.peer.key
+        if is_other or key == self._host.keys.public:
             self.offend("it says that it has the key of another device", now_s)
             return
         changed = replace(self.peer, next_key=None if key == self.peer.key else key)
@@ -439,7 +449,7 @@ class Session:
                 self._why = "it was stopped"
             case Leaving.REMOVED:
                 self._why = "it removed this device from its list"
-                self._next_knock_s = now_s + LONGEST_PAUSE_S
+                self._next_knock_s = now_s + REFUSED_PAUSE_S
         self.liveness.end(now_s)
         self._tell_condition()
 

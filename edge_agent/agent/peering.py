@@ -403,12 +403,15 @@ class Peering:
         wait_s = min(LONGEST_WAIT_S, self.patience.beat_s / 2)
         try:
             while not self._is_ended:
-                self._guarded(lambda: self.switchboard.wait(wait_s))
+                ready = self.switchboard.wait(wait_s)
                 now_s = clock.monotonic_s()
+                # Before it hears what came in the meantime.
                 self._forgive(now_s - before_s - wait_s, now_s)
                 before_s = now_s
+                self._guarded(partial(self.switchboard.serve, ready))
                 while self._calls:
                     self._guarded(self._calls.popleft())
+                now_s = clock.monotonic_s()
                 self._guarded(partial(self._reopen_door, now_s))
                 for session in self._sessions:
                     self._guarded(partial(session.tick, now_s))

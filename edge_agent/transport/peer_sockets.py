@@ -1,12 +1,12 @@
-"""ZeroMQ sockets between agents: one that listens for one domain, one that dials one key, and the
-loop that waits for all of them. Nothing here blocks but `Switchboard.wait`.
+"""ZeroMQ sockets between agents: one that listens for one domain, one that dials one key, and what
+waits for all of them. Nothing here blocks but `Switchboard.wait`.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -25,6 +25,8 @@ MAX_MESSAGE_BYTES: Final = 256 * 1024
 """Of one message between agents; libzmq ends a connection on which a larger one comes."""
 HIGH_WATER: Final = 32
 """Messages that wait in one direction of one connection."""
+MOST_EVENTS: Final = 256
+"""That are looked at in one turn."""
 HANDSHAKE_MS: Final = 5000
 """A connection that has not proven its key by then is ended."""
 GOODBYE_MS: Final = 200
@@ -88,11 +90,13 @@ class _Watched:
         self.socket.setsockopt(zmq.BACKLOG, _BACKLOG)
         self.monitor = self.socket.get_monitor_socket(_MONITORED)
 
-    def events(self) -> Iterator[LinkEvent]:
-        """What became of its connections since the last call."""
-        while self.monitor.poll(0, zmq.POLLIN):
-            found = recv_monitor_message(self.monitor, zmq.NOBLOCK)
-            yield _EVENTS[zmq.Event(found["event"])]
+    def events(self) -> list[LinkEvent]:
+        """What became of its connections since the last call, as far as a turn goes."""
+        found: list[LinkEvent] = []
+        while len(found) < MOST_EVENTS and self.monitor.poll(0, zmq.POLLIN):
+            told = recv_monitor_message(self.monitor, zmq.NOBLOCK)
+            found.append(_EVENTS[zmq.Event(told["event"])])
+        return found
 
     def _receive(self) -> list[zmq.Frame] | None:
         try:
@@ -111,6 +115,7 @@ class _Watched:
     def close(self) -> None:
         """End all its connections; what was sent last may still leave."""
         self.socket.disable_monitor()
+        self.monitor.close(linger=0)
         self.socket.close()
 
 
@@ -141,14 +146,15 @@ class Listener(_Watched):
         self.connections = 0
         """How many there are, proven or not, as far as `events` told."""
 
-    def events(self) -> Iterator[LinkEvent]:
+    def events(self) -> list[LinkEvent]:
         """See `_Watched`."""
-        for event in super().events():
+        found = super().events()
+        for event in found:
             if event is LinkEvent.CAME:
                 self.connections += 1
             elif event is LinkEvent.ENDED:
                 self.connections = max(0, self.connections - 1)
-            yield event
+        return found
 
     def receive(self) -> Received | None:
         """The next message; None: there is none now."""
@@ -267,10 +273,13 @@ class Switchboard:
         with suppress(OSError):
             os.eventfd_write(self._wake_fd, 1)
 
-    def wait(self, timeout_s: float) -> None:
-        """Wait for input, a wake or the timeout, and call whoever has input."""
-        ready = self._poller.poll(max(0, int(timeout_s * 1000)))
-        for socket, _ in ready:
+    def wait(self, timeout_s: float) -> list[Any]:
+        """Wait for input, a wake or the timeout: what has input, for `serve`."""
+        return [ready for ready, _ in self._poller.poll(max(0, int(timeout_s * 1000)))]
+
+    def serve(self, ready: list[Any]) -> None:
+        """Call whoever has input."""
+        for socket in ready:
             if socket is self._gate.socket:
                 self._gate.serve()
             elif socket == self._wake_fd:
