@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,13 +76,15 @@ def settings(device: Device, usable_cores: Iterable[int]) -> tuple[Setting, ...]
     return tuple(found)
 
 
-def make(name: str, member: int | str, limits: tuple[Setting, ...] = ()) -> tuple[Path, ...]:
+def make(
+    name: str, member: int | str, limits: Sequence[Setting] = (), mounts: Path = MOUNTS
+) -> None:
     """The groups of a device or another member of a lab, with those limits.
 
     Raises:
         LabError: a controller is missing, or refuses.
     """
-    mounted = hierarchies(MOUNTS.read_text())
+    mounted = hierarchies(mounts.read_text())
     controllers = {limit.controller for limit in limits}
     if missing := sorted(controllers - set(mounted)):
         raise LabError(
@@ -106,7 +108,6 @@ def make(name: str, member: int | str, limits: tuple[Setting, ...] = ()) -> tupl
                 file.write_text(limit.value)
     except OSError as error:
         raise LabError(f"control group {error.filename}: {error.strerror}") from error
-    return made
 
 
 def existing(name: str) -> list[Path]:

@@ -91,6 +91,9 @@ class Lab:
         Raises:
             LabError: something cannot be removed.
         """
+        # One that was just started may not be in its device yet.
+        for process in self._started:
+            process.kill()
         remove(self.plan.name)
         for process in self._started:
             process.wait()
@@ -111,8 +114,8 @@ class Lab:
         return self.record.addresses
 
     def popen(self, place: Place, command: Sequence[str], **given: Any) -> subprocess.Popen[Any]:
-        """Start a command on a device or on the host; its process number is that of the command.
-        Further arguments are those of subprocess.Popen."""
+        """Start a command on a device or on the host; its process number is that of the command,
+        which runs a moment later. Further arguments are those of subprocess.Popen."""
         environment = given.pop("env", os.environ)
         process = subprocess.Popen(
             entering(self.plan.name, place, command),

@@ -21,6 +21,8 @@ PREFIX = "edgelab"
 SUBNETS = 256
 FRAME_BYTES = 1514
 """The largest packet on Ethernet that is no super-packet."""
+MOST_PACKET_BYTES = 2**16
+"""Of a super-packet, which stands for many packets of a connection."""
 BURST_S = 0.002
 LEAST_BURST_BYTES = 2 * FRAME_BYTES
 MOST_BURST_BYTES = 2**20
@@ -121,7 +123,10 @@ def remove(space: str) -> None:
 
 
 def _limit(space: str, device: str, bits_per_s: float, rtt_s: float) -> None:
-    bucket = f"tbf rate {round(bits_per_s)}bit burst {burst_bytes(bits_per_s)}"
+    burst = burst_bytes(bits_per_s)
+    # Two super-packets of full size overflow the queue of a slow link before TCP knows its rate.
+    _ip(space, f"link set {device} gso_max_size {min(burst, MOST_PACKET_BYTES)}")
+    bucket = f"tbf rate {round(bits_per_s)}bit burst {burst}"
     limit = f"limit {queue_bytes(bits_per_s, rtt_s)}"
     call("tc", "-n", space, *f"qdisc add dev {device} root {bucket} {limit}".split())
 
