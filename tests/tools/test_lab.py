@@ -3,6 +3,7 @@ nothing of them is left. They need root; what is never possible is in test_lab_o
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import secrets
@@ -18,6 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
+import edge_agent
 import lab
 from lab import groups, labs, network, state
 from tests.system.running import has_ended, wait_until
@@ -102,7 +104,8 @@ def refusal(made: lab.Lab, source: int, target: int) -> str:
 def left(name: str) -> list[str]:
     """What there is of a lab."""
     files = [str(p) for p in state.FOLDER.glob(f"{network.PREFIX}-*") if name in p.read_text()]
-    files += [str(p) for p in (state.record_file(name), state.log_file(name)) if p.exists()]
+    kept = state.device_folder(name, 0).parent
+    files += [str(p) for p in (state.record_file(name), state.log_file(name), kept) if p.exists()]
     return [*network.existing(name), *map(str, groups.existing(name)), *files]
 
 
@@ -208,6 +211,20 @@ def test_what_runs_on_a_device_is_told_where_it_is_and_keeps_its_process_number(
         with made.popen(1, python(tell), stdout=subprocess.PIPE, text=True) as process:
             told = process.communicate(timeout=30)[0].split()
         assert told == [str(process.pid), name, "1", ",".join(made.addresses)]
+
+
+def test_the_agents_of_two_devices_have_places_of_their_own(name: str) -> None:
+    serve = [sys.executable, "-m", "edge_agent.cli", "serve", "--json"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True, "cwd": ROOT}
+    with lab.Lab(devices=2, name=name) as made:
+        agents = [made.popen(device, serve, **pipes) for device in (0, 1)]
+        for device, agent in enumerate(agents):
+            with agent:
+                ready = json.loads(agent.stdout.readline())
+                assert (ready["socket"], ready["pid"]) == (made.socket(device), agent.pid)
+                with edge_agent.Client(made.socket(device)) as client:
+                    assert client.status().pid == agent.pid
+                agent.terminate()
 
 
 def test_leaving_kills_what_runs_whatever_session_it_is_in(name: str) -> None:

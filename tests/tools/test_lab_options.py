@@ -74,7 +74,7 @@ def test_links_are_a_rate_a_round_trip_both_or_none(text: str, links: list[Link]
     ],
 )
 def test_links_that_are_written_otherwise_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"^--links: got "):
+    with pytest.raises(UsageError, match=r"^--links.*: got "):
         options.parse_links(text)
 
 
@@ -212,7 +212,14 @@ def test_what_is_written_down_is_read_again_by_any_process(tmp_path: Path) -> No
         ("10.213.0.1", "10.213.0.2"),
         ("10.213.1.1", "10.213.1.2"),
     )
-    assert state.remove("one", tmp_path)
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    state.make_folders(one.plan, kept)
+    with pytest.raises(LabError, match="File exists: tools/testbed down --name one removes it"):
+        state.make_folders(one.plan, kept)
+    assert state.remove("one", tmp_path, kept)
+    assert list(kept.iterdir()) == []
+    kept.rmdir()
     assert not state.remove("one", tmp_path)
     assert state.write(plan_named("three"), tmp_path).subnet == 0
     assert state.remove("two", tmp_path)
@@ -234,7 +241,10 @@ def test_a_name_is_taken_once_and_one_that_is_half_written_is_told(tmp_path: Pat
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ("up --devices 2 --links 0-1=fast", '--links: got "fast", want bits per second as in '),
+        (
+            "up --devices 2 --links 0-1=fast",
+            '--links 0-1=fast: got "fast", want bits per second as in ',
+        ),
         ("up --devices 2 --links 0-2=1Mbit", "--links: got 0-2, want two different devices of "),
         ("up --devices 1 --cores 4096", "--cores: got core 4096, want some of "),
         ("up --devices 1 --name A", '--name: got "A", want 1 to 24 of a-z and 0-9'),

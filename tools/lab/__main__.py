@@ -23,8 +23,10 @@ PROGRAM = "tools/testbed"
 VARIABLE = "EDGE_TESTBED"
 ABOUT_UP = """Makes a lab of several devices on this machine, as root: each has a network namespace
 with one address that all others reach, and may have a core, a share of its time, and memory of its
-own. With a COMMAND, runs it on the host, removes the lab whatever happens, and ends with its exit
-code; EDGE_TESTBED tells it the lab's name, EDGE_TESTBED_ADDRESSES the addresses of the devices."""
+own. An agent on a device keeps its state and its socket in a folder of the device, which is removed
+with the lab; all other files are those of this machine. With a COMMAND, runs it on the host,
+removes the lab whatever happens, and ends with its exit code; EDGE_TESTBED tells it the lab's name,
+EDGE_TESTBED_ADDRESSES the addresses of the devices."""
 ABOUT_LINKS = """what some pairs have between them, in each direction: I-J=RATE (bit, kbit, Mbit,
 Gbit per second; at most 50 ms or a round trip of it wait in front, ten packets at least),
 I-J=RATE/ROUNDTRIP or I-J=ROUNDTRIP (20ms is 10 ms there and 10 ms back), I-J=none (they do not
@@ -111,10 +113,14 @@ def _up(asked: argparse.Namespace, command: Sequence[str] | None) -> int:
         name=asked.name,
     )
     with Attended() as attended:
-        if command is not None:
-            with lab:
-                return attended.run(lab, command)
-        lab.make()
+        try:
+            if command is not None:
+                with lab:
+                    return attended.run(lab, command)
+            lab.make()
+        except Stopped:
+            lab.remove()  # it may have come just when all was made
+            raise
     print("\n".join(_lines(_seen(lab.record))))
     return 0
 
@@ -166,6 +172,7 @@ def _seen(record: Record) -> dict[str, Any]:
             {
                 "device": i,
                 "address": record.address(i),
+                "socket": str(state.socket(plan.name, i)),
                 "namespace": network.namespace(plan.name, i),
                 "core": device.core,
                 "speed": device.speed,

@@ -86,11 +86,13 @@ class Lab:
             raise
 
     def remove(self) -> None:
-        """Kill what runs in it and remove it. May be called again.
+        """Kill what runs in it and remove it, if this object made it. May be called again.
 
         Raises:
             LabError: something cannot be removed.
         """
+        if self._record is None:
+            return
         # One that was just started may not be in its device yet.
         for process in self._started:
             process.kill()
@@ -107,6 +109,11 @@ class Lab:
     def address(self, device: int) -> str:
         """The one IPv4 address of a device, at which the others reach it."""
         return self.record.address(device)
+
+    def socket(self, device: int) -> str:
+        """Where `edge-agent serve` listens if it is started on a device; clients on the host reach
+        it there too."""
+        return str(state.socket(self.plan.name, device))
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -127,6 +134,7 @@ class Lab:
 
     def _make(self, record: Record) -> None:
         name, devices, links = self.plan.name, self.plan.devices, self.plan.links
+        state.make_folders(self.plan)
         network.make_devices(name, record.subnet, devices)
         usable = os.sched_getaffinity(0)
         for i, device in enumerate(devices):
@@ -173,8 +181,11 @@ def variables(record: Record, place: Place, environment: Mapping[str, str]) -> d
     found = {k: v for k, v in environment.items() if k != "EDGE_TESTBED_DEVICE"}
     found["EDGE_TESTBED"] = record.plan.name
     found["EDGE_TESTBED_ADDRESSES"] = ",".join(record.addresses)
-    if place != HOST:
+    if isinstance(place, int):
         found["EDGE_TESTBED_DEVICE"] = str(place)
+        # Files are those of the host: else the agents of all devices would want the same places.
+        found["EDGE_AGENT_STATE"] = str(state.device_folder(record.plan.name, place) / "state")
+        found["EDGE_AGENT_SOCKET"] = str(state.socket(record.plan.name, place))
     return found
 
 

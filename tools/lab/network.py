@@ -5,7 +5,11 @@ All devices hang on one bridge, which has a namespace of its own, so that each h
 interface `to-J` at each end beside it, which a route to the one address of the other device takes:
 two ends of a veth, or two TUN devices with the delay line between them. What is sent there goes
 through a token bucket (tbf) first. A pair that is cut has an unreachable route at each end instead.
-Nothing of a lab is in the machine's own network.
+What is sent to all (broadcast, multicast) goes over the bridge, whatever the links are. Nothing of
+a lab is in the machine's own network.
+
+A tbf on an interface of its own is exact; as a leaf of an htb, which would need only `eth0`, it is
+no work-conserving queue, of which the kernel warns, and htb alone sends super-packets whole.
 """
 
 from __future__ import annotations

@@ -170,8 +170,8 @@ def _link(text: str) -> Link:
         written_rate, written_rtt = "", written_rate
     elif slash and not (written_rate and written_rtt):
         raise UsageError(f'--links: got "{text}", {_LINK}')
-    bits_per_s = _quantity("--links", written_rate, RATE) if written_rate else None
-    rtt_s = _quantity("--links", written_rtt, DURATION) if written_rtt else 0.0
+    bits_per_s = _quantity(f"--links {text}", written_rate, RATE) if written_rate else None
+    rtt_s = _quantity(f"--links {text}", written_rtt, DURATION) if written_rtt else 0.0
     if rtt_s > MOST_RTT_S:
         raise UsageError(f'--links: got "{text}", want a round trip of at most {MOST_RTT_S:g} s')
     if bits_per_s == 0:

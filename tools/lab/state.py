@@ -1,8 +1,10 @@
-"""What is written down of each lab that is up, where any process of the machine finds it."""
+"""What is written down of each lab that is up, where any process of the machine finds it, and the
+folders of what its devices keep."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -13,6 +15,8 @@ from lab.network import PREFIX, SUBNETS, address
 from lab.options import Device, Link, Plan
 
 FOLDER = Path("/run")
+KEPT = Path("/var/tmp")
+"""On a disk: what a device keeps is not to be taken from its memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +46,32 @@ def log_file(name: str, folder: Path = FOLDER) -> Path:
     return folder / f"{PREFIX}-{name}.log"
 
 
+def device_folder(name: str, device: int, kept: Path = KEPT) -> Path:
+    """Where the agent of a device keeps its state, with its socket beside it."""
+    return kept / f"{PREFIX}-{name}" / str(device)
+
+
+def socket(name: str, device: int) -> Path:
+    """Where the agent of a device listens, also for clients on the host."""
+    return device_folder(name, device) / "run" / "agent.sock"
+
+
+def make_folders(plan: Plan, kept: Path = KEPT) -> None:
+    """Make a folder for each device.
+
+    Raises:
+        LabError: one cannot be made.
+    """
+    try:
+        device_folder(plan.name, 0, kept).parent.mkdir(mode=0o700)
+        for i, _ in enumerate(plan.devices):
+            device_folder(plan.name, i, kept).mkdir(mode=0o700)
+    except OSError as error:
+        raise LabError(
+            f"{error.filename}: {error.strerror}: tools/testbed down --name {plan.name} removes it"
+        ) from error
+
+
 def write(plan: Plan, folder: Path = FOLDER) -> Record:
     """Write a lab down, with a subnet that no other lab has.
 
@@ -52,8 +82,12 @@ def write(plan: Plan, folder: Path = FOLDER) -> Record:
     with _creating(file) as is_new:
         if not is_new:
             raise LabError(f"lab {plan.name} is up already: tools/testbed down --name {plan.name}")
-    record = Record(plan=plan, subnet=_take_subnet(plan.name, folder))
-    file.write_text(json.dumps(asdict(record)))
+    try:
+        record = Record(plan=plan, subnet=_take_subnet(plan.name, folder))
+        file.write_text(json.dumps(asdict(record)))
+    except BaseException:
+        remove(plan.name, folder)
+        raise
     return record
 
 
@@ -82,13 +116,26 @@ def read(name: str, folder: Path = FOLDER) -> Record:
         ) from error
 
 
-def remove(name: str, folder: Path = FOLDER) -> bool:
-    """Forget a lab; whether there was anything to forget."""
+def remove(name: str, folder: Path = FOLDER, kept: Path = KEPT) -> bool:
+    """Forget a lab, with what its devices kept; whether there was anything to forget.
+
+    Raises:
+        LabError: something cannot be removed.
+    """
+    try:
+        return _remove(name, folder, device_folder(name, 0, kept).parent)
+    except OSError as error:
+        raise LabError(f"{error.filename}: {error.strerror}") from error
+
+
+def _remove(name: str, folder: Path, files: Path) -> bool:
+    if is_there := files.exists():
+        shutil.rmtree(files)
     own = [subnet for subnet in _subnets(folder) if subnet.read_text() == name]
     found = [p for p in (*own, log_file(name, folder), record_file(name, folder)) if p.exists()]
     for path in found:
         path.unlink(missing_ok=True)
-    return bool(found)
+    return is_there or bool(found)
 
 
 def _take_subnet(name: str, folder: Path) -> int:
