@@ -45,7 +45,7 @@ def missing() -> str | None:
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 needs_controllers = pytest.mark.skipif(
-    not {"cpu", "cpuset", "memory"} <= set(groups.hierarchies(groups.MOUNTS.read_text())),
+    not {"cpu", "cpuset", "memory"} <= set(groups.mounted()),
     reason="needs control groups of version 1 for cpu, cpuset and memory",
 )
 needs_tun = pytest.mark.skipif(not Path("/dev/net/tun").exists(), reason="needs /dev/net/tun")
@@ -194,6 +194,21 @@ def test_a_device_has_its_core_and_its_share_of_it(name: str) -> None:
         # It cannot take more cores than it was given.
         escape = "import os; os.sched_setaffinity(0, range(64)); print(os.sched_getaffinity(0))"
         assert said(made, 0, *python(escape)) == str({core})
+
+
+def test_without_sets_of_cores_what_is_started_is_pinned(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounts = tmp_path / "mounts"
+    lines = groups.MOUNTS.read_text().splitlines()
+    mounts.write_text("\n".join(line for line in lines if " cgroup2 " in line))
+    monkeypatch.setattr(groups, "MOUNTS", mounts)
+    core = max(os.sched_getaffinity(0))
+    with lab.Lab(devices=1, cores=(core,), name=name) as made:
+        allowed = python("import os; print(os.sched_getaffinity(0))")
+        assert said(made, 0, *allowed) == str({core})
+        with pytest.raises(lab.LabError, match="no control groups of version 1 for cpu: leave out"):
+            lab.Lab(devices=1, speeds=(0.5,)).make()
 
 
 @needs_controllers

@@ -190,12 +190,15 @@ def test_limits_are_settings_of_control_groups(
     assert [setting.value for setting in groups.settings(device, cores)] == written
 
 
-def test_a_controller_that_is_missing_is_told(tmp_path: Path) -> None:
+def test_a_controller_that_is_missing_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n")
+    monkeypatch.setattr(groups, "MOUNTS", mounts)
     limit = Setting(controller="memory", file="memory.limit_in_bytes", value="1")
     with pytest.raises(LabError, match="no control groups of version 1 for memory: leave out"):
-        groups.make("some", 0, (limit,), mounts)
+        groups.make("some", 0, (limit,))
 
 
 def plan_named(name: str) -> Plan:
@@ -280,7 +283,7 @@ def test_json_of_a_record_is_what_json_can_hold(tmp_path: Path) -> None:
 
 
 def test_a_command_that_does_not_exist_is_told_as_a_shell_does() -> None:
-    enter = [sys.executable, "-I", "-S", str(ROOT / "tools/lab/enter.py"), "-", "--"]
+    enter = [sys.executable, "-I", "-S", str(ROOT / "tools/lab/enter.py"), "-", "-", "--"]
     missing = subprocess.run([*enter, "no-such"], capture_output=True, text=True, check=False)
     assert (missing.returncode, missing.stderr) == (
         127,

@@ -199,10 +199,14 @@ def _processes(name: str, member: int | str) -> list[dict[str, Any]]:
     found = []
     for pid in sorted(labs.process_ids(name, member)):
         try:
-            found.append({"pid": pid, "command": " ".join(psutil.Process(pid).cmdline())})
+            found.append({"pid": pid, "command": _in_a_line(psutil.Process(pid).cmdline())})
         except psutil.NoSuchProcess:
             continue
     return found
+
+
+def _in_a_line(command: Sequence[str]) -> str:
+    return " ".join(" ".join(command).split())
 
 
 def _lines(seen: dict[str, Any]) -> list[str]:

@@ -1,7 +1,7 @@
 """Becomes a command inside a device: joins its groups and its network, then runs the command.
 
 Started as a file, with nothing but the standard library, because every command of a lab waits for
-it: enter.py NAMESPACE|- GROUP… -- COMMAND [ARGUMENT…]. The process keeps its number.
+it: enter.py NAMESPACE|- CORE|- GROUP… -- COMMAND [ARGUMENT…]. The process keeps its number.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 NEW_NETWORK = 0x40000000
 """CLONE_NEWNET"""
 NAMESPACES = Path("/run/netns")
-HOST = "-"
+NONE = "-"
 
 
 OWN_NETWORK = Path("/proc/self/ns/net")
@@ -38,13 +38,15 @@ def join_network(file: Path) -> None:
 
 def main(arguments: list[str]) -> int:
     """Run the command; returns only if it cannot be run."""
-    namespace, *rest = arguments
+    namespace, core, *rest = arguments
     end = rest.index("--")
     groups, command = rest[:end], rest[end + 1 :]
     try:
         for group in groups:
             (Path(group) / "cgroup.procs").write_text(str(os.getpid()))
-        if namespace != HOST:
+        if core != NONE:
+            os.sched_setaffinity(0, {int(core)})
+        if namespace != NONE:
             join_network(NAMESPACES / namespace)
     except OSError as error:
         print(f"cannot enter the device: {error}: is the lab still up?", file=sys.stderr)

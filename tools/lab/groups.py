@@ -1,7 +1,9 @@
 """The control groups of a lab: what keeps its processes together, and limits those of a device.
 
-Limits need the controllers of version 1. Every device and the host's commands have a group in the
-hierarchy of version 2 as well, where there is one, because a process cannot leave it by itself.
+Limits need the controllers of version 1, but for the core: where there is no set of cores, what is
+started on a device is pinned, and stays so unless it decides otherwise. Every device and the host's
+commands have a group in the hierarchy of version 2 as well, where there is one, because a process
+cannot leave it by itself.
 """
 
 from __future__ import annotations
@@ -23,12 +25,18 @@ from lab.options import Device
 
 MOUNTS = Path("/proc/mounts")
 UNIFIED = "unified"
-LIMITING = ("cpu", "cpuset", "memory")
+CORES = "cpuset"
+LIMITING = ("cpu", CORES, "memory")
 PERIODS_S = (0.01, 0.1)
 """How often the processor time of a quota is dealt out; the longer only where its share of the
 shorter would be less than the kernel takes."""
 LEAST_QUOTA_S = 0.001
 GONE_S = 10.0
+
+
+def mounted() -> dict[str, Path]:
+    """Where each controller is mounted on this machine; see `hierarchies`."""
+    return hierarchies(MOUNTS.read_text())
 
 
 def hierarchies(mounts: str) -> dict[str, Path]:
@@ -59,7 +67,7 @@ def settings(device: Device, usable_cores: Iterable[int]) -> tuple[Setting, ...]
     """What limits a device, in the order in which it must be written."""
     found: list[Setting] = []
     if device.core is not None:
-        found.append(Setting(controller="cpuset", file="cpuset.cpus", value=str(device.core)))
+        found.append(Setting(controller=CORES, file="cpuset.cpus", value=str(device.core)))
     if device.speed < 1:
         cores = 1 if device.core is not None else len(list(usable_cores))
         share = device.speed * cores
@@ -76,25 +84,25 @@ def settings(device: Device, usable_cores: Iterable[int]) -> tuple[Setting, ...]
     return tuple(found)
 
 
-def make(
-    name: str, member: int | str, limits: Sequence[Setting] = (), mounts: Path = MOUNTS
-) -> None:
+def make(name: str, member: int | str, limits: Sequence[Setting] = ()) -> None:
     """The groups of a device or another member of a lab, with those limits.
 
     Raises:
         LabError: a controller is missing, or refuses.
     """
-    mounted = hierarchies(mounts.read_text())
+    places = mounted()
+    # What is started is pinned instead: see `pinning`.
+    limits = [s for s in limits if s.controller != CORES or CORES in places]
     controllers = {limit.controller for limit in limits}
-    if missing := sorted(controllers - set(mounted)):
+    if missing := sorted(controllers - set(places)):
         raise LabError(
             f"found no control groups of version 1 for {', '.join(missing)}: leave out "
-            "--cores, --speeds and --memory, or mount them under /sys/fs/cgroup"
+            "--speeds and --memory, or mount them under /sys/fs/cgroup"
         )
     made = tuple(
-        mounted[controller] / f"{PREFIX}-{name}-{member}"
+        places[controller] / f"{PREFIX}-{name}-{member}"
         for controller in (UNIFIED, *LIMITING)
-        if controller in controllers or (controller == UNIFIED and UNIFIED in mounted)
+        if controller in controllers or (controller == UNIFIED and UNIFIED in places)
     )
     try:
         for folder in made:
@@ -103,11 +111,16 @@ def make(
             if (nodes := folder / "cpuset.mems").exists():
                 nodes.write_text((folder.parent / "cpuset.mems").read_text())
         for limit in limits:
-            file = mounted[limit.controller] / f"{PREFIX}-{name}-{member}" / limit.file
+            file = places[limit.controller] / f"{PREFIX}-{name}-{member}" / limit.file
             if not limit.is_optional or file.exists():
                 file.write_text(limit.value)
     except OSError as error:
         raise LabError(f"control group {error.filename}: {error.strerror}") from error
+
+
+def pinning(device: Device) -> int | None:
+    """The core to which what is started on a device must be pinned, since no set of cores does."""
+    return device.core if CORES not in mounted() else None
 
 
 def existing(name: str) -> list[Path]:
@@ -117,8 +130,9 @@ def existing(name: str) -> list[Path]:
 
 def of(name: str, member: int | str) -> list[Path]:
     """The groups of a member of a lab."""
-    mounts = set(hierarchies(MOUNTS.read_text()).values())
-    found = (g for mount in mounts for g in mount.glob(f"{PREFIX}-{name}-{member}"))
+    found = (
+        g for mount in set(mounted().values()) for g in mount.glob(f"{PREFIX}-{name}-{member}")
+    )
     return sorted(g for g in found if g.is_dir())
 
 

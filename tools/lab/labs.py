@@ -191,9 +191,13 @@ def variables(record: Record, place: Place, environment: Mapping[str, str]) -> d
 
 def entering(name: str, member: int | str, command: Sequence[str]) -> list[str]:
     """The command line that runs a command in a device, or in another group of the lab."""
-    space = network.namespace(name, member) if isinstance(member, int) else enter.HOST
+    space, core = enter.NONE, None
+    if isinstance(member, int):
+        space = network.namespace(name, member)
+        core = groups.pinning(state.read(name).plan.devices[member])
     joined = map(str, groups.of(name, member))
-    return [sys.executable, "-I", "-S", enter.__file__, space, *joined, "--", *command]
+    start = [sys.executable, "-I", "-S", enter.__file__, space]
+    return [*start, enter.NONE if core is None else str(core), *joined, "--", *command]
 
 
 def process_ids(name: str, member: int | str) -> set[int]:
