@@ -12,7 +12,7 @@ from tests.architecture.parsed import nodes_of, tree_of
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = sorted(
     path
-    for folder in ("edge_agent", "tools/models", "tools/bench")
+    for folder in ("edge_agent", "tools/models", "tools/bench", "tools/lab")
     for path in (ROOT / folder).rglob("*.py")
 )
 EMPTY_WORDS = re.compile(r"(Manager|Handler|Helper|Info|Data|Utils?)$")
