@@ -12,7 +12,8 @@ from edge_agent.errors import EdgeAgentError, PeerLost, PeerRefused, ProtocolErr
 from edge_agent.peers import Origin, Peer, PublicKey
 from edge_agent.transport.curve import keys_of
 from edge_agent.transport.names import addresses_of
-from edge_agent.transport.peer_sockets import Dialled, LinkEvent
+from edge_agent.transport.peer_sockets import Dialled
+from edge_agent.transport.watched import LinkEvent
 from edge_agent.wire.peering import DoorAnswer, Hello, Join, Joined, Refused, Welcome, decode_from
 from edge_agent.wire.tokens import Token
 

@@ -31,7 +31,8 @@ from edge_agent.peers import (
     check_key,
 )
 from edge_agent.transport.names import addresses_of
-from edge_agent.transport.peer_sockets import Dialled, LinkEvent, Listener, Switchboard
+from edge_agent.transport.peer_sockets import Dialled, Listener, Switchboard
+from edge_agent.transport.watched import LinkEvent
 from edge_agent.wire.messages import Message
 from edge_agent.wire.peering import (
     Beat,

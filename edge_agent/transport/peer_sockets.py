@@ -4,64 +4,29 @@ waits for all of them. Nothing here blocks but `Switchboard.wait`.
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Final
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
-from edge_agent.endpoints import Endpoint, parse_endpoint
-from edge_agent.errors import StorageError, UsageError
+from edge_agent.endpoints import Endpoint
+from edge_agent.errors import StorageError
 from edge_agent.peers import KeyPair, PublicKey
 from edge_agent.transport.curve import check_curve, encrypt_as_client, encrypt_as_server
 from edge_agent.transport.gate import Gate, Judge
+from edge_agent.transport.watched import Context, LinkEvent, Watched
 
 MAX_MESSAGE_BYTES: Final = 256 * 1024
 """Of one message between agents; libzmq ends a connection on which a larger one comes."""
 HIGH_WATER: Final = 32
 """Messages that wait in one direction of one connection."""
-MOST_EVENTS: Final = 256
-"""That are looked at in one turn."""
-HANDSHAKE_MS: Final = 5000
-"""A connection that has not proven its key by then is ended."""
 GOODBYE_MS: Final = 200
 """How long a closed socket may go on with what was sent on it."""
 _RECONNECT_MS: Final = 100
 _RECONNECT_MAX_MS: Final = 2000
-_BACKLOG: Final = 64
-
-_Context = zmq.Context[zmq.Socket[bytes]]
-
-
-class LinkEvent(StrEnum):
-    """What became of a connection."""
-
-    CAME = "came"
-    """Somebody connected to a listener; nothing is proven yet."""
-    OPEN = "open"
-    """It is encrypted and both sides are proven."""
-    REFUSED = "refused"
-    """The gate of the listening side does not admit the key of the other."""
-    UNPROVEN = "unproven"
-    """Something is there that has not proven its key, or broke the handshake."""
-    ENDED = "ended"
-    """It is no more, and nothing is said of why."""
-
-
-_EVENTS: Final = {
-    zmq.EVENT_ACCEPTED: LinkEvent.CAME,
-    zmq.EVENT_HANDSHAKE_SUCCEEDED: LinkEvent.OPEN,
-    zmq.EVENT_HANDSHAKE_FAILED_AUTH: LinkEvent.REFUSED,
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: LinkEvent.UNPROVEN,
-    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: LinkEvent.UNPROVEN,
-    zmq.EVENT_DISCONNECTED: LinkEvent.ENDED,
-}
-_MONITORED: Final = sum(_EVENTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,79 +40,43 @@ class Received:
     payload: bytes
 
 
-class _Watched:
-    """A socket with the events of its connections."""
+class _Watched(Watched):
+    """Of agents."""
 
-    def __init__(self, context: _Context, kind: int, *, linger_ms: int) -> None:
-        self.socket = context.socket(kind)
-        self.socket.linger = linger_ms
-        self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
-        self.socket.setsockopt(zmq.SNDHWM, HIGH_WATER)
-        self.socket.setsockopt(zmq.RCVHWM, HIGH_WATER)
-        self.socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+    def __init__(self, context: Context, kind: int) -> None:
+        super().__init__(
+            context,
+            kind,
+            max_bytes=MAX_MESSAGE_BYTES,
+            high_water=HIGH_WATER,
+            linger_ms=GOODBYE_MS,
+        )
         self.socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
         self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
-        self.socket.setsockopt(zmq.BACKLOG, _BACKLOG)
-        self.monitor = self.socket.get_monitor_socket(_MONITORED)
-
-    def events(self) -> list[LinkEvent]:
-        """What became of its connections since the last call, as far as a turn goes."""
-        found: list[LinkEvent] = []
-        while len(found) < MOST_EVENTS and self.monitor.poll(0, zmq.POLLIN):
-            told = recv_monitor_message(self.monitor, zmq.NOBLOCK)
-            found.append(_EVENTS[zmq.Event(told["event"])])
-        return found
-
-    def _receive(self) -> list[zmq.Frame] | None:
-        try:
-            return self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
-        except zmq.Again:
-            return None
-
-    def _send(self, frames: list[bytes]) -> bool:
-        try:
-            self.socket.send_multipart(frames, zmq.NOBLOCK)
-        except (zmq.Again, zmq.ZMQError):
-            # Full, or the one that it is for is gone: either way it has to be asked again.
-            return False
-        return True
-
-    def close(self) -> None:
-        """End all its connections; what was sent last may still leave."""
-        self.socket.disable_monitor()
-        self.monitor.close(linger=0)
-        self.socket.close()
 
 
 class Listener(_Watched):
     """Takes connections of the keys that are admitted to a domain."""
 
-    def __init__(self, context: _Context, at: Endpoint, keys: KeyPair, domain: bytes) -> None:
+    def __init__(self, context: Context, at: Endpoint, keys: KeyPair, domain: bytes) -> None:
         """Listen at an address; port 0: one that the system chooses.
 
         Raises:
             UsageError: the address is not of this device, or taken.
         """
-        super().__init__(context, zmq.ROUTER, linger_ms=GOODBYE_MS)
+        super().__init__(context, zmq.ROUTER)
         encrypt_as_server(self.socket, keys, domain)
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         # All that may connect here have one key, or are told apart by it: who comes again with
         # the same routing id is the same device after its connection broke.
         self.socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
-        self.socket.setsockopt(zmq.IPV6, int(at.is_ipv6))
-        try:
-            self.socket.bind(str(at) if at.port else f"{str(at).rpartition(':')[0]}:*")
-        except zmq.ZMQError as error:
-            self.close()
-            raise _cannot_listen(at, error) from error
-        bound = parse_endpoint("bound", self.socket.get_string(zmq.LAST_ENDPOINT))
-        self.endpoint = at.at(bound.port)
+        self.endpoint = self.bind(at)
         """Where it listens."""
         self.connections = 0
         """How many there are, proven or not, as far as `events` told."""
 
     def events(self) -> list[LinkEvent]:
-        """See `_Watched`."""
+        """See `Watched`."""
         found = super().events()
         for event in found:
             if event is LinkEvent.CAME:
@@ -158,7 +87,7 @@ class Listener(_Watched):
 
     def receive(self) -> Received | None:
         """The next message; None: there is none now."""
-        frames = self._receive()
+        frames = self.receive_parts()
         if frames is None:
             return None
         # Of every frame, because the routing id is whatever the other side says.
@@ -167,44 +96,32 @@ class Listener(_Watched):
 
     def send(self, route: bytes, payload: bytes) -> bool:
         """Send to whom a message came from; False: that cannot be done now, or at all."""
-        return self._send([route, payload])
+        return self.send_parts([route, payload], copy=True)
 
 
 class Dialled(_Watched):
     """A connection to the agent that has a key, made again by itself when it breaks."""
 
-    def __init__(self, context: _Context, to: Endpoint, keys: KeyPair, server: PublicKey) -> None:
-        super().__init__(context, zmq.DEALER, linger_ms=GOODBYE_MS)
+    def __init__(self, context: Context, to: Endpoint, keys: KeyPair, server: PublicKey) -> None:
+        super().__init__(context, zmq.DEALER)
         encrypt_as_client(self.socket, keys, server)
-        self.socket.setsockopt(zmq.IPV6, int(to.is_ipv6))
         self.endpoint = to
         self.key = server
-        self.socket.connect(str(to))
+        self.connect(to)
 
     def receive(self) -> bytes | None:
         """The next message; None: there is none now."""
-        frames = self._receive()
+        frames = self.receive_parts()
         return None if frames is None else _whole(frames)
 
     def send(self, payload: bytes) -> bool:
         """Send; False: too much waits already."""
-        return self._send([payload])
+        return self.send_parts([payload], copy=True)
 
 
 def _whole(frames: list[zmq.Frame]) -> bytes:
     """A message has one part: of one that has not, nothing is understood."""
     return frames[0].bytes if len(frames) == 1 else b""
-
-
-def _cannot_listen(at: Endpoint, error: zmq.ZMQError) -> UsageError:
-    match error.errno:
-        case errno.EADDRINUSE:
-            why = "another program listens there: stop that one, or choose another port"
-        case errno.EADDRNOTAVAIL | errno.ENODEV:
-            why = "no network interface of this device has that address"
-        case _:
-            why = f"{error.strerror}; choose another address or port"
-    return UsageError(f"cannot listen at {at}: {why}")
 
 
 class Switchboard:
@@ -215,7 +132,7 @@ class Switchboard:
         """Raises: RuntimeUnavailable: this libzmq cannot encrypt. StorageError: there are no
         descriptors left."""
         check_curve()
-        self._context: _Context = zmq.Context()
+        self._context: Context = zmq.Context()
         try:
             self._gate = Gate(self._context, judge)
         except zmq.ZMQError as error:

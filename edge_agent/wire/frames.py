@@ -74,6 +74,20 @@ def padded_total(sizes_bytes: Sequence[int]) -> int:
 def frame_parts(message: bytes, tensors: Iterable[Buffer] = ()) -> list[Buffer]:
     """A whole frame as buffers to send one after the other; large tensors are not copied."""
     parts: list[Buffer] = [b""]
+    payload_bytes = _add_payload(parts, tensors)
+    parts[0] = pack_prefix(len(message), payload_bytes) + message
+    # One small buffer is sent in less time than several.
+    return parts if payload_bytes > _JOINED_BYTES else [b"".join(parts)]
+
+
+def payload_parts(tensors: Iterable[Buffer]) -> list[Buffer]:
+    """The payload of a frame alone, as buffers to send one after the other."""
+    parts: list[Buffer] = []
+    _add_payload(parts, tensors)
+    return parts
+
+
+def _add_payload(parts: list[Buffer], tensors: Iterable[Buffer]) -> int:
     payload_bytes = 0
     for tensor in tensors:
         gap = padding(payload_bytes)
@@ -83,9 +97,7 @@ def frame_parts(message: bytes, tensors: Iterable[Buffer] = ()) -> list[Buffer]:
         if size:
             parts.append(tensor)
         payload_bytes += gap + size
-    parts[0] = pack_prefix(len(message), payload_bytes) + message
-    # One small buffer is sent in less time than several.
-    return parts if payload_bytes > _JOINED_BYTES else [b"".join(parts)]
+    return payload_bytes
 
 
 def joined_frame(message: bytes, tensors: Sequence[Buffer] = ()) -> bytes:

@@ -1,0 +1,78 @@
+"""ZeroMQ sockets between workers: each for one neighbour, and for one connection. When that breaks,
+the socket is of no use any more, because nobody knows what of the stream arrived."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import zmq
+
+from edge_agent.endpoints import Endpoint
+from edge_agent.peers import KeyPair, PublicKey
+from edge_agent.transport.curve import encrypt_as_client, encrypt_as_server
+from edge_agent.transport.watched import Context, LinkEvent, Watched
+
+HIGH_WATER: Final = 4
+"""Messages that wait in one direction: what steers a stream waits behind so many chunks."""
+LINGER_MS: Final = 0
+_NEVER: Final = -1
+_ENDS: Final = frozenset({LinkEvent.ENDED, LinkEvent.UNPROVEN, LinkEvent.REFUSED})
+
+Part = bytes | bytearray | memoryview
+
+
+class DataSocket(Watched):
+    """One end of a connection between two workers. Without keys it is not encrypted."""
+
+    def __init__(self, context: Context, *, max_part_bytes: int) -> None:
+        super().__init__(
+            context,
+            zmq.DEALER,
+            max_bytes=max_part_bytes,
+            high_water=HIGH_WATER,
+            linger_ms=LINGER_MS,
+        )
+        self.socket.setsockopt(zmq.RECONNECT_IVL, _NEVER)
+        self.endpoint: Endpoint
+        """Where it listens, or what it connects to."""
+        self.is_open = False
+        self._listens = False
+
+    def listen(self, at: Endpoint, keys: KeyPair | None, domain: bytes) -> None:
+        """Take a connection of whom the gate admits to the domain.
+
+        Raises: UsageError: as `Watched.bind`.
+        """
+        if keys is not None:
+            encrypt_as_server(self.socket, keys, domain)
+        self._listens = True
+        self.endpoint = self.bind(at)
+
+    def dial(self, to: Endpoint, keys: KeyPair | None, server: PublicKey | None) -> None:
+        """Connect to the worker that has the key."""
+        if keys is not None and server is not None:
+            encrypt_as_client(self.socket, keys, server)
+        self.endpoint = to
+        self.connect(to)
+
+    def look(self) -> str | None:
+        """See what became of the connection: why it is of no use any more, or None."""
+        for event in self.events():
+            if event is LinkEvent.OPEN:
+                if self.is_open:
+                    return "the other side connected a second time"
+                self.is_open = True
+            elif event in _ENDS and (self.is_open or not self._listens):
+                return f"the connection is {event}"
+        return None
+
+    def receive(self) -> list[memoryview] | None:
+        """The parts of the next message, over the memory in which they came; None: there is none
+        now."""
+        parts = self.receive_parts()
+        return None if parts is None else [part.buffer for part in parts]
+
+    def send(self, parts: Sequence[Part], *, is_shared: bool) -> bool:
+        """Send a message, without copying what is shared; False: too much waits."""
+        return self.send_parts(parts, copy=not is_shared)

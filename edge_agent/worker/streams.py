@@ -1,0 +1,304 @@
+"""The thread of a worker that holds its connections to the workers of other devices."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, Final, Protocol, TypeVar
+
+from edge_agent.endpoints import Endpoint
+from edge_agent.errors import ProtocolError, WorkerLost
+from edge_agent.peers import KeyPair, PublicKey
+from edge_agent.transport.data_sockets import DataSocket
+from edge_agent.transport.data_switch import DataSwitch
+from edge_agent.wire.frames import Buffer
+from edge_agent.wire.messages import Message
+from edge_agent.wire.streaming import (
+    MAX_CHUNK_BYTES,
+    MAX_HEAD_BYTES,
+    WITH_MESSAGE_BYTES,
+    Credit,
+    Opening,
+    StreamCodec,
+    Tensors,
+)
+from edge_agent.worker.flows import Arrived, Inflow, Outflow, Parts, Steering
+
+log = logging.getLogger(__name__)
+
+MAX_PART_BYTES: Final = max(MAX_CHUNK_BYTES, MAX_HEAD_BYTES + WITH_MESSAGE_BYTES + 4096)
+A_TURN: Final = 16
+"""Messages of one neighbour that are taken before the others have their turn."""
+MAX_WAITING: Final = 4096
+"""Messages without tensors that wait to be sent to one neighbour."""
+
+T = TypeVar("T")
+
+
+class Receiver(Protocol):
+    """What a stream tells, on the thread of the streams. None of it may block."""
+
+    def opened(self, stream: Stream) -> None:
+        """Both sides are there."""
+        ...
+
+    def arrived(self, stream: Stream, arrived: Arrived) -> None:
+        """Tensors came: `stream.release(arrived)` when they are no longer needed."""
+        ...
+
+    def steered(self, stream: Stream, message: Steering) -> None:
+        """A message without tensors came."""
+        ...
+
+    def broken(self, stream: Stream, why: str) -> None:
+        """It is over. Said once, and nothing after it."""
+        ...
+
+
+class Stream:
+    """A connection to one neighbour. Its methods may be called from any thread."""
+
+    def __init__(
+        self, streams: Streams, socket: DataSocket, receiver: Receiver, window_bytes: int
+    ) -> None:
+        codec = streams.codec
+        self.endpoint = socket.endpoint
+        """Where it listens, or what it connects to."""
+        self.domain = b""
+        """Of a listening one."""
+        self.outflow = Outflow(codec)
+        """Only for the thread of the streams, as all that follows."""
+        self.inflow = Inflow(codec, window_bytes)
+        self.socket = socket
+        self.receiver = receiver
+        self.pending: Parts | None = None
+        self.is_over = False
+        self._streams = streams
+        self.outflow.steer(Opening(window_bytes))
+
+    def put(self, message: Tensors, buffers: Sequence[Buffer]) -> None:
+        """Send tensors, which must stay as they are; nothing happens if the stream is over."""
+        self._streams.post(self, lambda _: self.outflow.put(message, buffers))
+
+    def steer(self, message: Message) -> None:
+        """Send a message without tensors, before what waits."""
+        self._streams.post(self, lambda _: self.outflow.steer(message))
+
+    def cancel(self, run: int) -> None:
+        """Do not send what is of this run and still waits."""
+        self._streams.post(self, lambda _: self.outflow.cancel(run))
+
+    def release(self, arrived: Arrived) -> None:
+        """These tensors are no longer needed."""
+        self._streams.post(self, lambda _: self.inflow.release(arrived.cost_bytes))
+
+    def close(self) -> None:
+        """End it; the receiver hears nothing more."""
+        self._streams.post(self, lambda _: self._streams.drop(self))
+
+
+class Streams:
+    """All streams of a worker."""
+
+    def __init__(self) -> None:
+        """Raises: RuntimeUnavailable: this libzmq cannot encrypt."""
+        self.codec = StreamCodec()
+        self._admitted: dict[bytes, PublicKey] = {}
+        self._switch = DataSwitch(lambda domain, key, _: self._admitted.get(domain) == key)
+        self._numbers = itertools.count(1)
+        self._streams: dict[Any, Stream] = {}
+        self._posted: deque[tuple[Stream | None, Callable[[Any], object]]] = deque()
+        self._is_ended = False
+        self._posting = threading.Lock()
+        self._thread = threading.Thread(target=self._loop, name="streams", daemon=True)
+        self._thread.start()
+
+    def listen(
+        self,
+        at: Endpoint,
+        keys: KeyPair | None,
+        admitted: PublicKey | None,
+        receiver: Receiver,
+        window_bytes: int,
+    ) -> Stream:
+        """A stream with the worker that has the key `admitted`, which will connect.
+
+        Without keys nothing is encrypted, and whoever connects is taken.
+        Raises: UsageError: the address is taken or not of this device. WorkerLost: as `_call`.
+        """
+
+        def make() -> Stream:
+            domain = b"data:%d" % next(self._numbers)
+            socket = self._switch.socket(MAX_PART_BYTES)
+            if admitted is not None:
+                self._admitted[domain] = admitted
+            try:
+                socket.listen(at, keys, domain)
+            except BaseException:
+                self._admitted.pop(domain, None)
+                raise
+            return self._add(socket, receiver, window_bytes, domain)
+
+        return self._call(make)
+
+    def dial(
+        self,
+        to: Endpoint,
+        keys: KeyPair | None,
+        server: PublicKey | None,
+        receiver: Receiver,
+        window_bytes: int,
+    ) -> Stream:
+        """A stream with the worker that listens there and has the key `server`.
+
+        Raises: WorkerLost: as `_call`.
+        """
+
+        def make() -> Stream:
+            socket = self._switch.socket(MAX_PART_BYTES)
+            socket.dial(to, keys, server)
+            return self._add(socket, receiver, window_bytes, b"")
+
+        return self._call(make)
+
+    def _add(
+        self, socket: DataSocket, receiver: Receiver, window_bytes: int, domain: bytes
+    ) -> Stream:
+        made = Stream(self, socket, receiver, window_bytes)
+        made.domain = domain
+        self._switch.add(socket)
+        self._streams[socket] = made
+        self._pump(made)
+        return made
+
+    def _call(self, make: Callable[[], T]) -> T:
+        """Run it on the thread. Raises: what it raises; WorkerLost: the thread has ended."""
+        answer: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                answer.set_result(make())
+            except BaseException as error:
+                answer.set_exception(error)
+
+        with self._posting:
+            if self._is_ended:
+                raise WorkerLost("the worker is ending")
+            self._posted.append((None, lambda _: run()))
+        self._switch.wake()
+        return answer.result()
+
+    def post(self, stream: Stream, action: Callable[[Any], object]) -> None:
+        """Run `action` on the thread soon, and send what there is to send; not if it is over."""
+        self._posted.append((stream, action))
+        self._switch.wake()
+
+    def stop(self) -> None:
+        """End all streams."""
+        with self._posting:
+            self._is_ended = True
+        self._switch.wake()
+        self._thread.join()
+
+    # ---- on the thread
+
+    def _loop(self) -> None:
+        try:
+            while not self._is_ended:
+                for socket in self._switch.wait():
+                    if (stream := self._streams.get(socket)) is not None:
+                        self._guarded(stream, self._serve)
+                self._do_posted()
+        finally:
+            for stream in list(self._streams.values()):
+                self.drop(stream)
+            while self._posted:
+                stream_or_none, action = self._posted.popleft()
+                if stream_or_none is None:
+                    action(None)
+            self._switch.end()
+
+    def _do_posted(self) -> None:
+        touched: dict[Stream, None] = {}
+        while self._posted:
+            stream, action = self._posted.popleft()
+            if stream is None:
+                action(None)
+            elif not stream.is_over:
+                self._guarded(stream, action)
+                touched[stream] = None
+        for stream in touched:
+            if not stream.is_over:
+                self._guarded(stream, self._pump)
+
+    def _guarded(self, stream: Stream, action: Callable[[Stream], object]) -> None:
+        try:
+            action(stream)
+        except ProtocolError as error:
+            self._break(stream, str(error))
+        except Exception as error:
+            log.exception("a stream met an error of its own")
+            self._break(stream, f"an error of this worker: {error}")
+
+    def _serve(self, stream: Stream) -> None:
+        was_open = stream.socket.is_open
+        why = stream.socket.look()
+        if stream.socket.is_open and not was_open:
+            stream.receiver.opened(stream)
+        # Before its end: what came last may be what it ended for.
+        for _ in range(A_TURN):
+            if stream.is_over or (parts := stream.socket.receive()) is None:
+                break
+            self._take(stream, parts)
+        if stream.is_over:
+            return
+        if why is not None:
+            self._break(stream, why)
+            return
+        self._pump(stream)
+
+    def _take(self, stream: Stream, parts: Sequence[memoryview]) -> None:
+        match found := stream.inflow.take(parts):
+            case None:
+                return
+            case Arrived():
+                stream.receiver.arrived(stream, found)
+            case Opening(window_bytes=window_bytes):
+                stream.outflow.open(window_bytes)
+            case Credit(granted_bytes=granted_bytes):
+                stream.outflow.grant(granted_bytes)
+            case _:
+                stream.receiver.steered(stream, found)
+
+    def _pump(self, stream: Stream) -> None:
+        """Send what may be sent, as far as ZeroMQ takes it."""
+        credit = stream.inflow.credit()
+        if credit is not None:
+            stream.outflow.steer(credit)
+        while True:
+            parts = stream.pending or stream.outflow.next()
+            if parts is None:
+                break
+            if not stream.socket.send(parts.parts, is_shared=parts.is_shared):
+                stream.pending = parts
+                break
+            stream.pending = None
+        self._switch.want_room(stream.socket, wanted=stream.pending is not None)
+
+    def _break(self, stream: Stream, why: str) -> None:
+        if not stream.is_over:
+            self.drop(stream)
+            stream.receiver.broken(stream, why)
+
+    def drop(self, stream: Stream) -> None:
+        """End a stream without telling anybody."""
+        if stream.is_over:
+            return
+        stream.is_over = True
+        del self._streams[stream.socket]
+        self._admitted.pop(stream.domain, None)
+        self._switch.remove(stream.socket)
