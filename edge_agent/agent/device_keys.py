@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from edge_agent.peers import KeyPair
 from edge_agent.store.device_key import DeviceKeyStore
+from edge_agent.store.folder import make_folder
 from edge_agent.store.lock import exclusively
 from edge_agent.transport.curve import keys_of, make_keys
 
@@ -15,7 +19,7 @@ def own_keys(store: DeviceKeyStore) -> KeyPair:
         StorageError: it is damaged, others can read it, or it cannot be kept.
         RuntimeUnavailable: libzmq has no CURVE.
     """
-    with exclusively(store.path.with_suffix(".lock")):
+    with _alone(store):
         secret = store.load()
         if secret is not None:
             return keys_of(secret)
@@ -26,5 +30,13 @@ def own_keys(store: DeviceKeyStore) -> KeyPair:
 
 def replace_keys(store: DeviceKeyStore, keys: KeyPair) -> None:
     """Store another pair. Raises: StorageError."""
-    with exclusively(store.path.with_suffix(".lock")):
+    with _alone(store):
         store.save(keys.secret)
+
+
+@contextmanager
+def _alone(store: DeviceKeyStore) -> Iterator[None]:
+    # The key may be the first that this device keeps.
+    make_folder(store.path.parent)
+    with exclusively(store.path.with_suffix(".lock")):
+        yield
