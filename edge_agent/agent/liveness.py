@@ -34,6 +34,9 @@ class Liveness:
         self._patience = patience
         self._their_beat_s = patience.beat_s
         self._heard_s: float | None = None
+        """When it was heard last, but for the time that this agent slept since."""
+        self._came_s = now_s
+        """When it was heard last."""
         self._heard_number: int | None = None
         self._number = 0
         self._sent: OrderedDict[int, float] = OrderedDict()
@@ -55,7 +58,7 @@ class Liveness:
         self._sent[self._number] = now_s
         while len(self._sent) > _AWAITED:
             self._sent.popitem(last=False)
-        held_s = 0.0 if self._heard_s is None else now_s - self._heard_s
+        held_s = 0.0 if self._heard_s is None else now_s - self._came_s
         return self._number, self._heard_number, held_s
 
     def beat(self, number: int, echo: int | None, held_s: float, now_s: float) -> None:
@@ -70,13 +73,15 @@ class Liveness:
         self._heard(now_s)
 
     def _heard(self, now_s: float) -> None:
-        self._heard_s = now_s
+        self._heard_s = self._came_s = now_s
         self.look(now_s)
 
     def slept(self, duration_s: float, now_s: float) -> None:
         """This agent itself did not run for so long: nobody is to blame for that."""
         if self._heard_s is not None:
             self._heard_s = min(now_s, self._heard_s + duration_s)
+        # Their answers may have waited here: how long they took cannot be known.
+        self._sent.clear()
 
     def end(self, now_s: float) -> None:
         """It said that it leaves, or its connections were ended here."""
