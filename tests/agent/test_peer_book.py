@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from edge_agent.agent.peer_book import PeerBook
+from edge_agent.agent.peering import Peering
+from edge_agent.config import load_settings
 from edge_agent.endpoints import Endpoint
 from edge_agent.errors import Busy, EdgeAgentError, StorageError, UnknownPeer, UsageError
 from edge_agent.peers import MAX_PEERS, Origin, Peer, PublicKey, public_key
@@ -128,6 +130,17 @@ def test_this_device_is_no_peer_of_itself(book: PeerBook) -> None:
     )
     book.own(key(6))
     book.add(Peer(key=key(5), name="me"))
+
+
+def test_this_device_is_no_peer_of_itself_either_when_it_has_none_yet(tmp_path: Path) -> None:
+    settings = load_settings({"HOME": str(tmp_path)})
+    with ThreadPoolExecutor(1) as executor:
+        peering = Peering(settings, executor)
+        me = Peer(key=peering.keys.public, name="me")
+        with pytest.raises(UsageError, match="that is the key of this device itself"):
+            peering.add(me)
+        peering.stop()
+    assert len(peering.book) == 0
 
 
 def test_the_list_has_room_for_so_many_and_no_more(store: PeerStore) -> None:
