@@ -133,7 +133,7 @@ def test_this_device_is_no_peer_of_itself(book: PeerBook) -> None:
 
 
 def test_this_device_is_no_peer_of_itself_either_when_it_has_none_yet(tmp_path: Path) -> None:
-    settings = load_settings({"HOME": str(tmp_path)})
+    settings = load_settings({"HOME": "/h"}, state=tmp_path, socket="/s")
     with ThreadPoolExecutor(1) as executor:
         peering = Peering(settings, executor)
         me = Peer(key=peering.keys.public, name="me")

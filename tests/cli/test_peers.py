@@ -87,8 +87,10 @@ def test_an_age_is_told_in_the_unit_that_has_two_of_it(age_s: float, text: str) 
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A state folder that is not there yet, and no other place that a command would look at."""
-    for name in ("EDGE_AGENT_SOCKET", "EDGE_AGENT_STATE", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME"):
+    for name in ("EDGE_AGENT_STATE", "XDG_CONFIG_HOME"):
         monkeypatch.delenv(name, raising=False)
+    # The path of a socket must be short.
+    monkeypatch.setenv("EDGE_AGENT_SOCKET", str(tmp_path / "s"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     return tmp_path / "state"
 
@@ -238,19 +240,21 @@ def test_a_key_is_not_replaced_behind_the_back_of_an_agent_that_does_not_answer_
         ["peer", "rename", "pi2", "pi3"],
     ],
 )
+@pytest.mark.usefixtures("state")
 def test_the_other_commands_need_an_agent(
-    state: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+    capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
-    assert main([*arguments, "--socket", str(state / "s")]) == AgentUnavailable.exit_code
+    assert main(arguments) == AgentUnavailable.exit_code
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith(f"edge-agent {arguments[0]}: ")
 
 
+@pytest.mark.usefixtures("state")
 def test_a_time_that_is_none_is_told_before_anything_is_asked(
-    state: Path, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    code = main(["invite", "--ttl", "soon", "--socket", str(state / "s")])
+    code = main(["invite", "--ttl", "soon"])
     assert code == UsageError.exit_code == 2
     assert capsys.readouterr() == (
         "",
