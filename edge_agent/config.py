@@ -25,7 +25,9 @@ from edge_agent.endpoints import Endpoint, parse_listen, parse_peer_endpoint
 from edge_agent.errors import UsageError
 from edge_agent.literals import literal, unreadable
 from edge_agent.peers import (
+    MAX_BEAT_S,
     MAX_ENDPOINTS,
+    MIN_BEAT_S,
     Origin,
     Peer,
     check_device_name,
@@ -453,6 +455,10 @@ class _Reader:
                 case _:
                     self._seconds(f"peering.{key}", found[key])
         peering = Peering(**found)
+        if not MIN_BEAT_S <= peering.beat_s <= MAX_BEAT_S:
+            self._refuse(
+                "peering.beat_s", peering.beat_s, f"{MIN_BEAT_S:g} to {MAX_BEAT_S:g} seconds"
+            )
         if not 2 * peering.beat_s <= peering.silent_s <= peering.gone_s:
             raise UsageError(
                 f"{self._path}: table peering: got beat_s {peering.beat_s:g}, silent_s "

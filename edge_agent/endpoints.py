@@ -11,7 +11,9 @@ from edge_agent.errors import UsageError
 from edge_agent.literals import literal
 
 _WRITTEN: Final = re.compile(r"tcp://(\[[0-9A-Fa-f:.%a-z]+\]|[^\[\]:/\s]+):([0-9]{1,5})")
-_HOSTNAME: Final = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_-]{0,62}\.?)+")
+# In one way alone, since other devices write such texts: else a name that is wrong takes for ever.
+_LABEL: Final = r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}"
+_HOSTNAME: Final = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*\.?")
 MAX_PORT: Final = 65535
 
 

@@ -25,6 +25,9 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 MAX_PEERS: Final = 64
 MAX_ENDPOINTS: Final = 16
 """Of one peer."""
+MIN_BEAT_S: Final = 0.05
+MAX_BEAT_S: Final = 10.0
+"""Between two heartbeats."""
 
 
 def base32(raw: bytes) -> str:

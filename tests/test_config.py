@@ -7,6 +7,7 @@ import pytest
 from edge_agent.config import (
     Limits,
     LogLevel,
+    Peering,
     Settings,
     UnitSettings,
     decode_settings,
@@ -18,7 +19,12 @@ from edge_agent.config import (
     make_socket_folder,
 )
 from edge_agent.devices import UnitId, UnitKind
+from edge_agent.endpoints import Endpoint
 from edge_agent.errors import UsageError
+from edge_agent.peers import Origin, Peer, public_key
+
+KEY = public_key(bytes(range(32)))
+OTHER_KEY = public_key(b"o" * 32)
 
 
 def written(path: Path, text: str) -> Path:
@@ -153,6 +159,163 @@ def test_units_from_the_file_are_used_and_reach_a_child_process(tmp_path: Path) 
     assert decode_settings(encode_settings(got)) == got
     assert decode_units(encode_units(got.units)) == got.units
     assert got.units[1].key("off") == f"[units.webgpu] off in {file}"
+
+
+def test_without_a_word_about_others_nothing_listens_and_nobody_is_known() -> None:
+    got = load_settings({"HOME": "/h"})
+    assert got.peering == Peering(listen=None, name="", beat_s=0.25, silent_s=1.0, gone_s=10.0)
+    assert got.peers == ()
+
+
+def test_what_the_file_says_of_other_devices_is_used(tmp_path: Path) -> None:
+    file = written(
+        tmp_path / "c.toml",
+        f"""
+        [peering]
+        listen = "tcp://[::]:0"
+        name = "pi1"
+        beat_s = 0.5
+        silent_s = 1
+        gone_s = 1.0
+
+        [peers.pi2]
+        key = "{KEY.upper()}"
+        endpoints = ["tcp://pi2.local:7600", "tcp://[fd00::2]:1"]
+
+        [peers.9]
+        key = "{OTHER_KEY}"
+        """,
+    )
+    got = load_settings({"HOME": "/h"}, config_file=file)
+    assert got.peering == Peering(
+        listen=Endpoint(host="::", port=0), name="pi1", beat_s=0.5, silent_s=1.0, gone_s=1.0
+    )
+    assert got.peers == (
+        Peer(
+            key=KEY,
+            name="pi2",
+            endpoints=(Endpoint(host="pi2.local", port=7600), Endpoint(host="fd00::2", port=1)),
+            origin=Origin.CONFIGURED,
+        ),
+        Peer(key=OTHER_KEY, name="9", origin=Origin.CONFIGURED),
+    )
+    assert decode_settings(encode_settings(got)) == got
+
+
+AT = '"tcp://pi2:7600"'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("peering = 1", "key peering: got 1, want a table"),
+        (
+            "peering.port = 1",
+            "key peering.port: is unknown, want one of listen, name, beat_s, silent_s, gone_s",
+        ),
+        (
+            "peering.listen = 'tcp://pi1:7600'",
+            'key peering.listen: got "tcp://pi1:7600", want an IP address of this device to listen '
+            "at, or 0.0.0.0 or [::] for all",
+        ),
+        (
+            "peering.listen = 7600",
+            "key peering.listen: got 7600, want tcp://ADDRESS:PORT, e.g. tcp://192.168.1.20:7600",
+        ),
+        (
+            "peering.name = 'pi 1'",
+            'key peering.name: got "pi 1", want 1 to 64 of A-Z a-z 0-9 . _ - beginning with a '
+            "letter or digit",
+        ),
+        (
+            "peering.name = ''",
+            'key peering.name: got "", want 1 to 64 of A-Z a-z 0-9 . _ - beginning with a letter '
+            "or digit",
+        ),
+        *(
+            (
+                f"peering.{key} = {value}",
+                f"key peering.{key}: got {shown}, want a number of seconds above 0",
+            )
+            for key in ("beat_s", "silent_s", "gone_s")
+            for value, shown in (
+                ("0", "0"),
+                ("-1.5", "-1.5"),
+                ("nan", "nan"),
+                ("inf", "inf"),
+                ("true", "true"),
+                ("'1'", '"1"'),
+            )
+        ),
+        *(
+            (
+                f"peering.{key} = {value}",
+                f"table peering: got beat_s {beat}, silent_s {silent}, gone_s {gone}; want beat_s "
+                "at most half of silent_s, and silent_s at most gone_s",
+            )
+            for key, value, beat, silent, gone in (
+                ("beat_s", "0.51", "0.51", "1", "10"),
+                ("silent_s", "0.4", "0.25", "0.4", "10"),
+                ("silent_s", "11", "0.25", "11", "10"),
+                ("gone_s", "0.9", "0.25", "1", "0.9"),
+            )
+        ),
+        ("peers = 1", "key peers: got 1, want a table for each peer, as [peers.pi2]"),
+        ("peers.pi2 = 1", "key peers.pi2: got 1, want a table, as [peers.pi2]"),
+        (
+            "[peers.pi2]",
+            "table peers.pi2: has no key, want key = the peer's public key",
+        ),
+        (
+            f"peers.pi2 = {{ key = '{KEY}', name = 'x' }}",
+            "key peers.pi2.name: is unknown, want one of key, endpoints",
+        ),
+        (
+            f"peers.pi2.key = '{KEY[:-1]}'",
+            f'key peers.pi2.key: got "{KEY[:-1]}", want a public key of 52 letters and digits, as '
+            "`edge-agent key show` prints on the other device",
+        ),
+        (
+            "peers.pi2.key = 1",
+            "key peers.pi2.key: got 1, want a public key of 52 letters and digits, as `edge-agent "
+            "key show` prints on the other device",
+        ),
+        (
+            f"peers.'pi 2'.key = '{KEY}'",
+            'table peers: name: got "pi 2", want 1 to 64 of A-Z a-z 0-9 . _ - beginning with a '
+            "letter or digit",
+        ),
+        (
+            f"peers.a.key = '{KEY}'\npeers.b.key = '{KEY.upper()}'",
+            f'key peers.b.key: got "{KEY}", want another key for each peer',
+        ),
+        (
+            f"peers.pi2 = {{ key = '{KEY}', endpoints = {AT} }}",
+            f"key peers.pi2.endpoints: got {AT}, want a list of at most 16",
+        ),
+        (
+            f"peers.pi2 = {{ key = '{KEY}', endpoints = [{', '.join(['1'] * 17)}] }}",
+            f"key peers.pi2.endpoints: got [{', '.join(['1'] * 17)}], want a list of at most 16",
+        ),
+        (
+            f"peers.pi2 = {{ key = '{KEY}', endpoints = [{AT}, 'pi2'] }}",
+            'key peers.pi2.endpoints: got "pi2", want tcp://ADDRESS:PORT, e.g. '
+            "tcp://192.168.1.20:7600",
+        ),
+        (
+            f"peers.pi2 = {{ key = '{KEY}', endpoints = ['tcp://pi2:0'] }}",
+            'key peers.pi2.endpoints: got "tcp://pi2:0", want the address and port at which the '
+            "other agent listens",
+        ),
+    ],
+)
+def test_what_is_wrong_about_other_devices_is_told_whole(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    file = written(tmp_path / "c.toml", text)
+    with pytest.raises(UsageError) as told:
+        load_settings({"HOME": "/h"}, config_file=file)
+    assert str(told.value) == f"{file}: {message}"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from edge_agent.peers import KeyPair
 from edge_agent.store.device_key import DeviceKeyStore
 from edge_agent.store.folder import make_folder
@@ -16,8 +19,7 @@ def own_keys(store: DeviceKeyStore) -> KeyPair:
         StorageError: it is damaged, others can read it, or it cannot be kept.
         RuntimeUnavailable: libzmq has no CURVE.
     """
-    make_folder(store.path.parent)
-    with exclusively(store.path.with_suffix(".lock")):
+    with _alone(store):
         secret = store.load()
         if secret is not None:
             return keys_of(secret)
@@ -28,6 +30,13 @@ def own_keys(store: DeviceKeyStore) -> KeyPair:
 
 def replace_keys(store: DeviceKeyStore, keys: KeyPair) -> None:
     """Store another pair. Raises: StorageError."""
+    with _alone(store):
+        store.save(keys.secret)
+
+
+@contextmanager
+def _alone(store: DeviceKeyStore) -> Iterator[None]:
+    # The key may be the first that this device keeps.
     make_folder(store.path.parent)
     with exclusively(store.path.with_suffix(".lock")):
-        store.save(keys.secret)
+        yield

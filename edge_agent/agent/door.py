@@ -169,7 +169,8 @@ class Door:
 
     def _not_admitted(self, invitation: PublicKey, peer: Peer, answer: Refused, say: Say) -> None:
         log.warning("device %s may not join: %s", peer.id, answer.message)
-        self._host.invitations.release(invitation, peer.key)
+        if self._host.book.by_key(peer.key) is None:
+            self._host.invitations.release(invitation, peer.key)
         say(answer)
 
     def _admitted(self, peer: Peer, say: Say) -> None:

@@ -41,7 +41,7 @@ class Invitations:
             raise Busy(f"{MAX_OPEN} tokens are open: wait until one is used or has expired")
         self._known[key] = _Invitation(now_s + ttl_s)
         closed = [k for k, one in self._known.items() if not one.is_open(now_s)]
-        for old in closed[: max(0, len(self._known) - MAX_REMEMBERED)]:
+        for old in closed[:-MAX_REMEMBERED]:
             del self._known[old]
 
     def __contains__(self, key: PublicKey) -> bool:

@@ -34,9 +34,10 @@ class Liveness:
         self._patience = patience
         self._their_beat_s = patience.beat_s
         self._heard_s: float | None = None
+        """When it was heard last, but for the time that this agent slept since."""
+        self._came_s = now_s
+        """When it was heard last."""
         self._heard_number: int | None = None
-        self._reached_s = now_s
-        """When the last heartbeat went out of which it is known that it arrived."""
         self._number = 0
         self._sent: OrderedDict[int, float] = OrderedDict()
         self._round_trips: deque[float] = deque(maxlen=_KEPT)
@@ -49,7 +50,6 @@ class Liveness:
         self._their_beat_s = their_beat_s
         self._sent.clear()
         self._round_trips.clear()
-        self._reached_s = now_s
         self._heard(now_s)
 
     def next_beat(self, now_s: float) -> tuple[int, int | None, float]:
@@ -58,7 +58,7 @@ class Liveness:
         self._sent[self._number] = now_s
         while len(self._sent) > _AWAITED:
             self._sent.popitem(last=False)
-        held_s = 0.0 if self._heard_s is None else max(0.0, now_s - self._heard_s)
+        held_s = 0.0 if self._heard_s is None else max(0.0, now_s - self._came_s)
         return self._number, self._heard_number, held_s
 
     def beat(self, number: int, echo: int | None, held_s: float, now_s: float) -> None:
@@ -67,21 +67,23 @@ class Liveness:
         if sent_s is not None:
             # What the other side tells may be wrong: a round trip is not negative.
             self._round_trips.append(max(0.0, now_s - sent_s - held_s))
-            self._reached_s = max(self._reached_s, sent_s)
+            # Whatever went before it will not be echoed any more.
+            self._sent = OrderedDict((n, at_s) for n, at_s in self._sent.items() if n > (echo or 0))
         if self._heard_s is not None and now_s - self._heard_s > self._late_s:
             self._late_until_s = now_s + self._silent_s
         self._heard_number = number
         self._heard(now_s)
 
     def _heard(self, now_s: float) -> None:
-        self._heard_s = now_s
+        self._heard_s = self._came_s = now_s
         self.look(now_s)
 
     def slept(self, duration_s: float, now_s: float) -> None:
         """This agent itself did not run for so long: nobody is to blame for that."""
         if self._heard_s is not None:
             self._heard_s = min(now_s, self._heard_s + duration_s)
-        self._reached_s = min(now_s, self._reached_s + duration_s)
+        # Their answers may have waited here: how long they took cannot be known.
+        self._sent.clear()
 
     def end(self, now_s: float) -> None:
         """It said that it leaves, or its connections were ended here."""
@@ -111,14 +113,19 @@ class Liveness:
         self.since_s = now_s
         return True
 
+    def _unreached_s(self, now_s: float) -> float:
+        """For how long nothing of ours is known to arrive, as when a connection is dead in one
+        direction alone. An echo may wait there for the next heartbeat."""
+        oldest_s = next(iter(self._sent.values()), now_s)
+        return now_s - oldest_s - self._their_beat_s
+
     def _found(self, now_s: float) -> PeerCondition:
         if self._heard_s is None:
             return PeerCondition.GONE
-        # A connection may be dead in one direction alone. An answer waits for their next heartbeat.
-        unreached_s = now_s - self._reached_s - self._their_beat_s - self._patience.beat_s
-        quiet_s = max(now_s - self._heard_s, unreached_s)
+        quiet_s = now_s - self._heard_s
         if quiet_s > max(self._patience.gone_s, self._silent_s):
             return PeerCondition.GONE
+        quiet_s = max(quiet_s, self._unreached_s(now_s))
         if quiet_s > self._silent_s:
             return PeerCondition.SILENT
         trip_s = self.round_trip_s

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain
 from types import MappingProxyType
 
 from edge_agent.errors import Busy, UnknownPeer, UsageError
@@ -30,7 +31,7 @@ class PeerBook:
             # The config file was changed since: what it says is what the user wants.
             replace(peer, name=peer.id) if peer.name in names else peer
             for peer in store.load()
-            if peer.key not in known
+            if known.isdisjoint(peer.keys)
         ]
         self._take((*configured, *stored))
 
@@ -48,9 +49,11 @@ class PeerBook:
 
     def find(self, name: str) -> Peer:
         """The peer of this name, id or key. Raises: UnknownPeer."""
-        for peer in self._peers:
-            if name in (peer.name, peer.id, peer.key):
-                return peer
+        # A device may have been given a name that is the id of another one.
+        by_key = (peer for peer in self._peers if name in (peer.id, *peer.keys))
+        by_name = (peer for peer in self._peers if name == peer.name)
+        for peer in chain(by_key, by_name):
+            return peer
         names = ", ".join(peer.name for peer in self._peers) or "none"
         raise UnknownPeer(f"peer {literal(name)} is not known; known: {names}")
 
@@ -86,7 +89,7 @@ class PeerBook:
         self._check_free(name, is_told=False)
 
     def _check_free(self, name: str, *, is_told: bool) -> None:
-        taken = next((peer for peer in self._peers if name in (peer.name, peer.id)), None)
+        taken = next((p for p in self._peers if name in (p.name, p.id, *p.keys)), None)
         if taken is None:
             return
         if is_told:
@@ -103,27 +106,31 @@ class PeerBook:
         """Take a device from the list.
 
         Raises:
+            UnknownPeer: it is not on it any more.
             UsageError: it stands in the config file.
             StorageError: that cannot be kept.
         """
         self._check_stored(peer, "remove")
         with self._changing:
-            self._keep(tuple(p for p in self._peers if p.key != peer.key))
+            there = self._present(peer)
+            self._keep(tuple(p for p in self._peers if p.key != there.key))
 
     def rename(self, peer: Peer, name: str) -> Peer:
         """Call a peer differently here.
 
         Raises:
+            UnknownPeer: it is not on the list any more.
             UsageError: the name is taken or not allowed, or the peer stands in the config file.
             StorageError: that cannot be kept.
         """
         self._check_stored(peer, "rename")
         check_device_name("name", name)
         with self._changing:
-            if name != peer.name:
+            there = self._present(peer)
+            if name != there.name:
                 self._check_free(name, is_told=False)
-            renamed = replace(peer, name=name)
-            self._replace(peer, renamed)
+            renamed = replace(there, name=name)
+            self._replace(there, renamed)
             return renamed
 
     def change(self, peer: Peer, changed: Peer) -> None:
@@ -137,6 +144,15 @@ class PeerBook:
     def own(self, key: PublicKey) -> None:
         """This device has this key from now on, and is no peer of itself."""
         self._own = key
+
+    def _present(self, peer: Peer) -> Peer:
+        """As it is on the list now: since it was looked up it may have said something new."""
+        for key in peer.keys:
+            if (there := self.by_key(key)) is not None:
+                return there
+        raise UnknownPeer(
+            f'peer "{peer.name}" is not known any more, or has another key: try again'
+        )
 
     def _check_stored(self, peer: Peer, action: str) -> None:
         if peer.origin is Origin.CONFIGURED:

@@ -260,6 +260,8 @@ class Peering:
 
     def add(self, peer: Peer) -> Peer:
         """Put a device on the list. Raises: as `PeerBook.add`."""
+        # Before the first peer there is no thread that said it.
+        self.book.own(self.keys.public)
         added = self.book.add(peer)
         self.call(self.sync)
         return added

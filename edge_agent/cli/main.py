@@ -86,7 +86,8 @@ def _check_not_empty(options: argparse.Namespace) -> None:
     for name, value in vars(options).items():
         if value == "" or (isinstance(value, list) and "" in value):
             is_positional = name == "model" and not isinstance(value, list)
-            option = "MODEL" if is_positional else f"--{name.replace('_', '-')}"
+            is_positional = is_positional or (options.command == "peer" and name != "at")
+            option = name.upper() if is_positional else f"--{name.replace('_', '-')}"
             raise UsageError(
                 f"{option}: got an empty text, want a name or value; give it one"
                 f"{'' if is_positional else ', or leave the option out'}"

@@ -13,6 +13,11 @@ from edge_agent.peers import SecretKey, base32, from_base32
 from edge_agent.store.folder import make_folder, storage_errors
 from edge_agent.store.sealed import read_sealed, write_sealed
 
+_ANEW = (
+    "restore it from a copy, or move it away and make a new key with `edge-agent key rotate "
+    "--force`, which every peer has to be told by hand"
+)
+
 
 class _Stored(msgspec.Struct, forbid_unknown_fields=True):
     secret: str
@@ -33,17 +38,17 @@ class DeviceKeyStore:
         Raises:
             StorageError: it is damaged, or others can read or could have written it.
         """
-        content = read_sealed(self.path)
+        try:
+            content = read_sealed(self.path)
+        except StorageError as error:
+            raise StorageError(f"{error}; {_ANEW}") from error
         if content is None:
             return None
         self._check_private()
         try:
             return SecretKey(from_base32(msgspec.json.decode(content, type=_Stored).secret))
         except (ValueError, msgspec.DecodeError) as error:
-            raise StorageError(
-                f"{self.path}: holds no key: {error}; `edge-agent key rotate` makes a new one, "
-                "which every peer has to be told"
-            ) from error
+            raise StorageError(f"{self.path}: holds no key: {error}; {_ANEW}") from error
 
     def _check_private(self) -> None:
         with storage_errors(self.path, "examine"):

@@ -37,7 +37,8 @@ class PeerStore:
         try:
             peers = msgspec.json.decode(content, type=tuple[Peer, ...])
             for peer in peers:
-                check_key("key", peer.key)
+                for key in peer.keys:
+                    check_key("key", key)
                 check_device_name("name", peer.name)
         except (msgspec.DecodeError, UnicodeDecodeError, UsageError) as error:
             _log.warning("%s: %s; kept as %s", self._path, error, set_aside(self._path).name)

@@ -43,8 +43,9 @@ class Gate:
     def _answer(self, frames: list[bytes]) -> None:
         start = frames.index(b"") + 1
         # version, request, domain, address, routing id, mechanism, and what it brings
-        version, request, *asked = frames[start:]
-        key = self._admitted(asked) if version == _VERSION else None
+        question = frames[start:]
+        request = question[1] if len(question) > 1 else b""
+        key = self._admitted(question[2:]) if question[:1] == [_VERSION] else None
         status, text = (b"400", b"not admitted") if key is None else (b"200", b"OK")
         user = b"" if key is None else key.encode()
         answer = [*frames[:start], _VERSION, request, status, text, user, b""]

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from edge_agent.errors import EdgeAgentError, OtherVersion, ProtocolError
-from edge_agent.peers import MAX_ENDPOINTS
+from edge_agent.peers import MAX_BEAT_S, MAX_ENDPOINTS, MIN_BEAT_S
 from edge_agent.wire.messages import Message, decode, encoded, error_text
 
 T = TypeVar("T")
@@ -29,6 +29,7 @@ Port = Annotated[int, Meta(ge=1, le=65535)]
 Number = Annotated[int, Meta(ge=0, le=2**53)]
 Duration = Annotated[float, Meta(ge=0, le=1e6)]
 """Seconds, on the clock of the sender: how long something took there, never when it was."""
+Interval = Annotated[float, Meta(ge=MIN_BEAT_S / 2, le=MAX_BEAT_S)]
 EndpointTexts = Annotated[tuple[ShortText, ...], Meta(max_length=MAX_ENDPOINTS)]
 
 
@@ -60,7 +61,7 @@ class Hello(Message, frozen=True, tag="hello", kw_only=True):
     endpoints: EndpointTexts
     """Where it listens itself."""
     version: ShortText
-    beat_s: Duration
+    beat_s: Interval
     """How often its heartbeats will come."""
 
 
@@ -71,7 +72,7 @@ class Welcome(Message, frozen=True, tag="welcome", kw_only=True):
     endpoints: EndpointTexts
     """Where this device listens."""
     version: ShortText
-    beat_s: Duration
+    beat_s: Interval
 
 
 class Refused(Message, frozen=True, tag="refused"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -25,6 +26,8 @@ from edge_agent.peers import (
 
 _PREFIX = "edge"
 _VERSION = 1
+# The name of the command begins with the same letters.
+_BEGINNING = re.compile(rf"{_PREFIX}[0-9]")
 _CHECK_BYTES = 4
 _MAX_CHARACTERS = 4096
 
@@ -72,7 +75,7 @@ def read_token(text: str) -> Token:
         UsageError: it is none, is not whole, or is of another version of edge-agent.
     """
     word = "".join(text.split())
-    if not word.startswith(_PREFIX) or not 10 <= len(word) <= _MAX_CHARACTERS:
+    if not _BEGINNING.match(word) or not 10 <= len(word) <= _MAX_CHARACTERS:
         raise _refused("that is no token")
     if not word.startswith(f"{_PREFIX}{_VERSION}"):
         raise _refused("it is of another version of edge-agent: use the same on both devices")
