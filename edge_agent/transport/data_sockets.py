@@ -13,7 +13,7 @@ from edge_agent.peers import KeyPair, PublicKey
 from edge_agent.transport.curve import encrypt_as_client, encrypt_as_server
 from edge_agent.transport.watched import Context, LinkEvent, Watched
 
-HIGH_WATER: Final = 4
+HIGH_WATER: Final = 16
 """Messages that wait in one direction: what steers a stream waits behind so many chunks."""
 LINGER_MS: Final = 0
 _NEVER: Final = -1

@@ -27,6 +27,8 @@ class DataSwitch:
         self._poller.register(self._gate.socket, zmq.POLLIN)
         self._poller.register(self._wake_fd, zmq.POLLIN)
         self._owners: dict[Any, DataSocket] = {}
+        self._monitors: dict[Any, DataSocket] = {}
+        self._is_woken = False
 
     def socket(self, max_part_bytes: int) -> DataSocket:
         """A new one, which takes parts of at most so many bytes."""
@@ -36,13 +38,13 @@ class DataSwitch:
         """Wait for its input and its events."""
         for one in (socket.socket, socket.monitor):
             self._poller.register(one, zmq.POLLIN)
-            self._owners[one] = socket
+        self._owners[socket.socket] = self._monitors[socket.monitor] = socket
 
     def remove(self, socket: DataSocket) -> None:
         """Close it."""
         for one in (socket.socket, socket.monitor):
             self._poller.unregister(one)
-            del self._owners[one]
+        del self._owners[socket.socket], self._monitors[socket.monitor]
         socket.close()
 
     def want_room(self, socket: DataSocket, *, wanted: bool) -> None:
@@ -50,23 +52,31 @@ class DataSwitch:
         self._poller.modify(socket.socket, zmq.POLLIN | (zmq.POLLOUT if wanted else 0))
 
     def wake(self) -> None:
-        """Have `wait` return. Any thread may call it."""
+        """Have `wait` return, now or next time. Any thread may call it."""
+        if self._is_woken:
+            return
+        self._is_woken = True
         # After the end there is nobody to wake.
         with suppress(OSError):
             os.eventfd_write(self._wake_fd, 1)
 
-    def wait(self) -> list[DataSocket]:
-        """Wait for input, room, an event or a wake: which sockets have something."""
-        found: dict[DataSocket, None] = {}
+    def wait(self) -> tuple[list[DataSocket], list[DataSocket]]:
+        """Wait for input, room, an event or a wake: which sockets have events, and which have input
+        or room."""
+        eventful: list[DataSocket] = []
+        ready: list[DataSocket] = []
         for one, _ in self._poller.poll():
-            if one is self._gate.socket:
+            if (socket := self._owners.get(one)) is not None:
+                ready.append(socket)
+            elif (socket := self._monitors.get(one)) is not None:
+                eventful.append(socket)
+            elif one is self._gate.socket:
                 self._gate.serve()
-            elif one == self._wake_fd:
-                with suppress(BlockingIOError):
-                    os.eventfd_read(self._wake_fd)
             else:
-                found[self._owners[one]] = None
-        return list(found)
+                # Before what was asked for is looked at: what comes later wakes again.
+                self._is_woken = False
+                os.eventfd_read(self._wake_fd)
+        return eventful, ready
 
     def end(self) -> None:
         """Close everything."""

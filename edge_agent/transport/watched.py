@@ -94,14 +94,23 @@ class Watched:
     def receive_parts(self) -> list[zmq.Frame] | None:
         """The parts of the next message; None: there is none now."""
         try:
-            return self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            part = self.socket.recv(zmq.NOBLOCK, copy=False)
         except zmq.Again:
             return None
+        parts = [part]
+        while part.more:
+            # The parts of a message come together.
+            part = self.socket.recv(zmq.NOBLOCK, copy=False)
+            parts.append(part)
+        return parts
 
     def send_parts(self, parts: Sequence[bytes | bytearray | memoryview], *, copy: bool) -> bool:
         """Send a message; False: too much waits, or the one that it is for is gone."""
         try:
-            self.socket.send_multipart(parts, zmq.NOBLOCK, copy=copy)
+            if len(parts) == 1:
+                self.socket.send(parts[0], zmq.NOBLOCK, copy=copy)
+            else:
+                self.socket.send_multipart(parts, zmq.NOBLOCK, copy=copy)
         except (zmq.Again, zmq.ZMQError):
             return False
         return True

@@ -1,22 +1,25 @@
 """What workers of different devices send each other: tensors in chunks, and what steers them.
 
-A message of ZeroMQ has one part or two. The first begins with 8 bytes:
+A message of ZeroMQ has one part or two. In one part lie records, one after the other, each at a
+multiple of 8 bytes:
 
     offset  size  field
     0       1     version of this protocol
     1       1     kind: 0 message, 1 message with its tensors, 2 chunk
-    2       2     zero
+    2       2     bytes of zeros between a message and its tensors, little-endian
     4       4     bytes of the MessagePack message, or which tensor the chunk is of, little-endian
+    8       …     the message, and of kind 1 the tensors, as in the payload of a frame (see
+                  `frames.py`)
 
-A message follows at once, and if it is of kind 1, its tensors as in the payload of a frame (see
-`frames.py`). Before a chunk, whose bytes are the second part, come 8 bytes: where in its tensor it
-begins. Tensors that do not go with their message follow it in chunks, in order, and nothing else of
-tensors in between.
+In two parts comes a chunk: the first has, behind such 8 bytes, another 8 that say where in its
+tensor it begins, and the second is the chunk itself. Tensors that do not go with their message
+follow it in chunks, in order, and no other tensors in between.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -25,6 +28,8 @@ from msgspec import Meta
 
 from edge_agent.errors import OtherVersion, ProtocolError
 from edge_agent.plans import Epoch
+from edge_agent.wire.arrays import payload_bytes
+from edge_agent.wire.frames import Buffer, payload_parts
 from edge_agent.wire.messages import Message, decode, encoded
 from edge_agent.wire.parts import MAX_DEADLINE_S, Name, TensorHeads
 
@@ -35,8 +40,15 @@ MAX_HEAD_BYTES: Final = 1 << 20
 WITH_MESSAGE_BYTES: Final = 128 * 1024
 """Tensors that together have at most so many bytes go with their message: one buffer that is copied
 costs less than several that are not (measured: below about 200 KiB)."""
+TOGETHER_BYTES: Final = 512 * 1024
+"""Records go together in a part while it has fewer bytes."""
+MAX_PART_BYTES: Final = TOGETHER_BYTES + MAX_HEAD_BYTES + WITH_MESSAGE_BYTES + 4096
 
 _MESSAGE, _WHOLE, _CHUNK = range(3)
+ELEMENT_BYTES: Final = 8
+"""The largest element of a tensor. libzmq's memory for a part begins at a multiple of this, and so
+do the tensors in it."""
+_GAP: Final = bytes(ELEMENT_BYTES)
 _PREFIX: Final = struct.Struct("<BBHI")
 _OFFSET: Final = struct.Struct("<BBHIQ")
 
@@ -120,49 +132,83 @@ class StreamCodec:
         self._decoder = msgspec.msgpack.Decoder(StreamMessage)
 
     def message(self, message: Message) -> bytes:
-        """A message alone. Raises: BadRequest: as `messages.encoded`."""
-        raw = encoded(self._encoder, message)
-        return _PREFIX.pack(PROTOCOL, _MESSAGE, 0, len(raw)) + raw
+        """A record of a message alone. Raises: BadRequest: as `messages.encoded`."""
+        return self._record(_MESSAGE, message)
 
-    def whole(self, message: Tensors) -> bytes:
-        """The beginning of a message that its tensors follow in the same part."""
+    def whole(self, message: Tensors, tensors: Sequence[Buffer]) -> list[Buffer]:
+        """A record of a message with its tensors, as buffers to be joined."""
+        parts = [self._record(_WHOLE, message), *payload_parts(tensors)]
+        gap = -payload_bytes(message.tensors) % ELEMENT_BYTES
+        return [*parts, _GAP[:gap]] if gap else parts
+
+    def _record(self, kind: int, message: Message) -> bytes:
         raw = encoded(self._encoder, message)
-        return _PREFIX.pack(PROTOCOL, _WHOLE, 0, len(raw)) + raw
+        gap = -len(raw) % ELEMENT_BYTES
+        return _PREFIX.pack(PROTOCOL, kind, gap, len(raw)) + raw + _GAP[:gap]
 
     @staticmethod
     def chunk(tensor: int, offset_bytes: int) -> bytes:
         """The first part of a chunk."""
         return _OFFSET.pack(PROTOCOL, _CHUNK, 0, tensor, offset_bytes)
 
-    def decode(self, first: memoryview) -> tuple[StreamMessage | Chunk, memoryview | None]:
-        """What the first part is, and the tensors that came with it, if they did.
+    def decode_chunk(self, first: memoryview) -> Chunk:
+        """What stands before a chunk.
 
         Raises:
             OtherVersion: of another version of the protocol.
-            ProtocolError: it is none of them.
+            ProtocolError: it is no such thing.
         """
-        if first.nbytes < _PREFIX.size:
-            raise ProtocolError(f"got a part of {first.nbytes} bytes, want {_PREFIX.size} or more")
-        version, kind, zero, number = _PREFIX.unpack_from(first)
-        if version != PROTOCOL:
-            raise OtherVersion(
-                f"got version {version} of the protocol between workers, want {PROTOCOL}: update "
-                "edge-agent on the older device"
-            )
-        if zero or kind not in (_MESSAGE, _WHOLE, _CHUNK):
-            raise ProtocolError(
-                f"got a part of kind {kind} with {zero}, want kind 0, 1 or 2 with 0"
-            )
-        if kind == _CHUNK:
-            if first.nbytes != _OFFSET.size:
-                raise ProtocolError(f"got {first.nbytes} bytes before a chunk, want {_OFFSET.size}")
-            return Chunk(tensor=number, offset_bytes=_OFFSET.unpack(first)[4]), None
-        end = _PREFIX.size + number
-        if number > MAX_HEAD_BYTES or end > first.nbytes:
-            raise ProtocolError(f"got a message of {number} bytes in a part of {first.nbytes}")
-        message: StreamMessage = decode(self._decoder, first[_PREFIX.size : end])
-        if kind == _WHOLE:
-            return message, first[end:]
-        if end != first.nbytes:
-            raise ProtocolError(f"got {first.nbytes - end} bytes behind a message, want none")
-        return message, None
+        if first.nbytes != _OFFSET.size:
+            raise ProtocolError(f"got {first.nbytes} bytes before a chunk, want {_OFFSET.size}")
+        version, kind, gap, number, offset_bytes = _OFFSET.unpack(first)
+        _check_version(version)
+        if kind != _CHUNK or gap:
+            raise ProtocolError(f"got kind {kind} with a gap of {gap} bytes before a chunk")
+        return Chunk(tensor=number, offset_bytes=offset_bytes)
+
+    def decode(self, part: memoryview) -> Iterator[tuple[StreamMessage, memoryview | None]]:
+        """The messages of a part, each with the bytes of the tensors that came with it, if any did.
+
+        Raises:
+            OtherVersion: of another version of the protocol.
+            ProtocolError: what comes next is no record.
+        """
+        at = 0
+        while at < part.nbytes:
+            message, begin, is_whole = self._decode_one(part, at)
+            if not is_whole:
+                yield message, None
+                at = begin
+                continue
+            if not isinstance(message, Tensors):
+                raise ProtocolError("got tensors with a message that has none")
+            end = begin + payload_bytes(message.tensors)
+            if end > part.nbytes:
+                raise ProtocolError(
+                    f"got a part of {part.nbytes} bytes, want {end} for its tensors"
+                )
+            yield message, part[begin:end]
+            at = end + -end % ELEMENT_BYTES
+
+    def _decode_one(self, part: memoryview, at: int) -> tuple[StreamMessage, int, bool]:
+        """The message of the record that begins there, where it ends, and if tensors follow."""
+        if part.nbytes < at + _PREFIX.size:
+            raise ProtocolError(f"got {part.nbytes - at} bytes, want {_PREFIX.size} or more")
+        version, kind, gap, size = _PREFIX.unpack_from(part, at)
+        _check_version(version)
+        if kind not in (_MESSAGE, _WHOLE) or gap >= ELEMENT_BYTES:
+            raise ProtocolError(f"got a record of kind {kind} with a gap of {gap} bytes")
+        start = at + _PREFIX.size
+        end = start + size
+        if size > MAX_HEAD_BYTES or end + gap > part.nbytes:
+            raise ProtocolError(f"got a message of {size} bytes in a part of {part.nbytes}")
+        message: StreamMessage = decode(self._decoder, part[start:end])
+        return message, end + gap, kind == _WHOLE
+
+
+def _check_version(version: int) -> None:
+    if version != PROTOCOL:
+        raise OtherVersion(
+            f"got version {version} of the protocol between workers, want {PROTOCOL}: update "
+            "edge-agent on the older device"
+        )

@@ -8,19 +8,21 @@ put. A message costs what its tensors have in bytes, and `HEAD_BYTES`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from edge_agent.errors import ProtocolError
 from edge_agent.tensors import Arrays
-from edge_agent.wire.arrays import payload_bytes, unpack_arrays
-from edge_agent.wire.frames import Buffer, nbytes, payload_parts
+from edge_agent.wire.arrays import unpack_arrays
+from edge_agent.wire.frames import Buffer, nbytes
 from edge_agent.wire.messages import Message
 from edge_agent.wire.parts import TensorHead
 from edge_agent.wire.streaming import (
+    ELEMENT_BYTES,
     MAX_CHUNK_BYTES,
+    TOGETHER_BYTES,
     WITH_MESSAGE_BYTES,
     Abort,
     Cancel,
@@ -33,6 +35,10 @@ from edge_agent.wire.streaming import (
     Tensors,
 )
 
+COPIED_BYTES = 192 * 1024
+"""Up to so many, copying what is sent costs less than having libzmq tell when it was sent."""
+CREDIT_SHARE = 8
+"""Less than this part of the window is not given back alone, unless nothing else is held."""
 HEAD_BYTES = 4096
 """What a message costs beside its tensors: no number of empty ones is free."""
 
@@ -58,7 +64,7 @@ class Parts:
 
     parts: tuple[Buffer, ...]
     is_shared: bool
-    """Whether it is large, and its memory stays as it is until it was sent: no copy is needed."""
+    """Whether it is large, so that it is sent without being copied once more."""
 
 
 class Outflow:
@@ -116,23 +122,34 @@ class Outflow:
 
     def next(self) -> Parts | None:
         """What is to be sent next; None: nothing, or it has to wait for credit."""
+        if not self._steering and self._waiting and self._waiting[0].has_begun:
+            return self._next_chunk(self._waiting[0])
+        records: list[Buffer] = []
+        size = 0
+        while size < TOGETHER_BYTES and (record := self._next_record()):
+            records += record
+            size += sum(map(nbytes, record))
+        if not records:
+            return None
+        part = records[0] if len(records) == 1 else b"".join(records)
+        return Parts((part,), is_shared=size > COPIED_BYTES)
+
+    def _next_record(self) -> list[Buffer]:
+        """What is sent without a part of its own; empty if that is nothing at present."""
         if self._steering:
-            return Parts((self._codec.message(self._steering.popleft()),), is_shared=False)
+            return [self._codec.message(self._steering.popleft())]
         if not self._waiting:
-            return None
+            return []
         first = self._waiting[0]
-        if first.has_begun:
-            return self._next_chunk(first)
-        if first.cost_bytes > self._credit_bytes:
-            return None
+        if first.has_begun or first.cost_bytes > self._credit_bytes:
+            return []
         self._credit_bytes -= first.cost_bytes
         if first.cost_bytes <= WITH_MESSAGE_BYTES + HEAD_BYTES:
             self._waiting.popleft()
-            head = self._codec.whole(first.message)
-            return Parts((b"".join((head, *payload_parts(first.buffers))),), is_shared=False)
+            return self._codec.whole(first.message, first.buffers)
         first.has_begun = True
         _skip_empty(first)
-        return Parts((self._codec.message(first.message),), is_shared=False)
+        return [self._codec.message(first.message)]
 
     def _next_chunk(self, first: _Outgoing) -> Parts:
         buffer = first.buffers[first.tensor]
@@ -198,31 +215,29 @@ class Inflow:
         """What of the window is in use."""
         return self._window_bytes - self._free_bytes
 
-    def take(self, parts: Sequence[memoryview]) -> Arrived | Steering | None:
-        """A message of ZeroMQ came: what it is, or None if it is a part of more.
+    def take(self, parts: Sequence[memoryview]) -> Iterator[Arrived | Steering]:
+        """A message of ZeroMQ came: what is whole now.
 
         Raises:
             ProtocolError: it breaks the rules; of what comes after, nothing can be understood.
         """
-        if len(parts) not in (1, 2):
-            raise ProtocolError(f"got a message of {len(parts)} parts, want 1 or 2")
-        message, payload = self._codec.decode(parts[0])
-        if isinstance(message, Chunk):
-            if len(parts) != 2:
-                raise ProtocolError("got no chunk where one was announced")
-            return self._take_chunk(message, parts[1])
+        if len(parts) == 2:
+            arrived = self._take_chunk(self._codec.decode_chunk(parts[0]), parts[1])
+            if arrived is not None:
+                yield arrived
+            return
         if len(parts) != 1:
-            raise ProtocolError("got a second part behind a message, want none")
-        match message:
-            case Tensors():
-                return self._begin(message, payload)
-            case Abort():
-                self._abort()
-                return None
-            case _:
-                if payload is not None:
-                    raise ProtocolError("got tensors with a message that has none")
-                return message
+            raise ProtocolError(f"got a message of {len(parts)} parts, want 1 or 2")
+        for message, payload in self._codec.decode(parts[0]):
+            match message:
+                case Tensors():
+                    arrived = self._begin(message, payload)
+                    if arrived is not None:
+                        yield arrived
+                case Abort():
+                    self._abort()
+                case _:
+                    yield message
 
     def _begin(self, message: Tensors, payload: memoryview | None) -> Arrived | None:
         if self._incoming is not None:
@@ -233,11 +248,8 @@ class Inflow:
             raise ProtocolError(f"got {cost} bytes of tensors, want at most {self._free_bytes}")
         self._free_bytes -= cost
         if payload is not None:
-            # A copy, because in the part that came with it nothing lies where it should.
-            own = np.frombuffer(payload, np.uint8).copy()
-            if own.nbytes != payload_bytes(message.tensors):
-                raise ProtocolError(f"got {own.nbytes} bytes of tensors that have another size")
-            return Arrived(message, unpack_arrays(message.tensors, own.data), cost)
+            arrays = unpack_arrays(message.tensors, _placed(payload))
+            return Arrived(message, arrays, cost)
         self._incoming = _Incoming(message, cost)
         return self._whole()
 
@@ -257,7 +269,7 @@ class Inflow:
         if not 0 < part.nbytes <= min(rest, MAX_CHUNK_BYTES):
             raise ProtocolError(f"got a chunk of {part.nbytes} bytes, want at most {rest}")
         if part.nbytes == size:
-            incoming.buffers.append(_fit(part, heads[at]))
+            incoming.buffers.append(_placed(part))
             return self._whole()
         if not incoming.offset:
             # numpy, unlike bytearray, does not write zeros first.
@@ -297,17 +309,19 @@ class Inflow:
         self._owed_bytes += freed_bytes
 
     def credit(self) -> Credit | None:
-        """What the other side is to be told it may send again; None: nothing new."""
-        if not self._owed_bytes:
+        """What the other side is to be told it may send again; None: nothing, or too little to be
+        worth a message as long as more will follow."""
+        is_little = self._owed_bytes * CREDIT_SHARE < self._window_bytes
+        if not self._owed_bytes or (is_little and self.held_bytes):
             return None
         owed, self._owed_bytes = self._owed_bytes, 0
         return Credit(owed)
 
 
-def _fit(part: memoryview, head: TensorHead) -> Buffer:
-    """The part itself, if its elements lie where numpy wants them; else a copy."""
-    dtype = head.element_type.numpy_dtype
-    if dtype is None or head.is_nested:
+def _placed(part: memoryview) -> memoryview:
+    """The part itself, if elements of any size lie where they should; else a copy."""
+    if not part.nbytes:
         return part
     found = np.frombuffer(part, np.uint8)
-    return part if found.ctypes.data % dtype.itemsize == 0 else found.copy().data
+    is_placed = found.__array_interface__["data"][0] % ELEMENT_BYTES == 0
+    return part if is_placed else found.copy().data

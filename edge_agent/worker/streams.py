@@ -18,9 +18,7 @@ from edge_agent.transport.data_switch import DataSwitch
 from edge_agent.wire.frames import Buffer
 from edge_agent.wire.messages import Message
 from edge_agent.wire.streaming import (
-    MAX_CHUNK_BYTES,
-    MAX_HEAD_BYTES,
-    WITH_MESSAGE_BYTES,
+    MAX_PART_BYTES,
     Credit,
     Opening,
     StreamCodec,
@@ -30,7 +28,6 @@ from edge_agent.worker.flows import Arrived, Inflow, Outflow, Parts, Steering
 
 log = logging.getLogger(__name__)
 
-MAX_PART_BYTES: Final = max(MAX_CHUNK_BYTES, MAX_HEAD_BYTES + WITH_MESSAGE_BYTES + 4096)
 A_TURN: Final = 16
 """Messages of one neighbour that are taken before the others have their turn."""
 MAX_WAITING: Final = 4096
@@ -76,6 +73,7 @@ class Stream:
         self.socket = socket
         self.receiver = receiver
         self.pending: Parts | None = None
+        self.wants_room = False
         self.is_over = False
         self._streams = streams
         self.outflow.steer(Opening(window_bytes))
@@ -195,7 +193,8 @@ class Streams:
     def post(self, stream: Stream, action: Callable[[Any], object]) -> None:
         """Run `action` on the thread soon, and send what there is to send; not if it is over."""
         self._posted.append((stream, action))
-        self._switch.wake()
+        if threading.get_ident() != self._thread.ident:
+            self._switch.wake()
 
     def stop(self) -> None:
         """End all streams."""
@@ -209,9 +208,14 @@ class Streams:
     def _loop(self) -> None:
         try:
             while not self._is_ended:
-                for socket in self._switch.wait():
+                eventful, ready = self._switch.wait()
+                for socket in ready:
                     if (stream := self._streams.get(socket)) is not None:
                         self._guarded(stream, self._serve)
+                # After the input: what came last may be what a connection ended for.
+                for socket in eventful:
+                    if (stream := self._streams.get(socket)) is not None:
+                        self._guarded(stream, self._look)
                 self._do_posted()
         finally:
             for stream in list(self._streams.values()):
@@ -245,34 +249,33 @@ class Streams:
             self._break(stream, f"an error of this worker: {error}")
 
     def _serve(self, stream: Stream) -> None:
-        was_open = stream.socket.is_open
-        why = stream.socket.look()
-        if stream.socket.is_open and not was_open:
-            stream.receiver.opened(stream)
-        # Before its end: what came last may be what it ended for.
         for _ in range(A_TURN):
             if stream.is_over or (parts := stream.socket.receive()) is None:
                 break
             self._take(stream, parts)
-        if stream.is_over:
-            return
-        if why is not None:
+        if not stream.is_over:
+            self._pump(stream)
+
+    def _look(self, stream: Stream) -> None:
+        was_open = stream.socket.is_open
+        why = stream.socket.look()
+        if stream.socket.is_open and not was_open:
+            stream.receiver.opened(stream)
+        if why is not None and not stream.is_over:
+            self._serve(stream)
             self._break(stream, why)
-            return
-        self._pump(stream)
 
     def _take(self, stream: Stream, parts: Sequence[memoryview]) -> None:
-        match found := stream.inflow.take(parts):
-            case None:
-                return
-            case Arrived():
-                stream.receiver.arrived(stream, found)
-            case Opening(window_bytes=window_bytes):
-                stream.outflow.open(window_bytes)
-            case Credit(granted_bytes=granted_bytes):
-                stream.outflow.grant(granted_bytes)
-            case _:
-                stream.receiver.steered(stream, found)
+        for found in stream.inflow.take(parts):
+            match found:
+                case Arrived():
+                    stream.receiver.arrived(stream, found)
+                case Opening(window_bytes=window_bytes):
+                    stream.outflow.open(window_bytes)
+                case Credit(granted_bytes=granted_bytes):
+                    stream.outflow.grant(granted_bytes)
+                case _:
+                    stream.receiver.steered(stream, found)
 
     def _pump(self, stream: Stream) -> None:
         """Send what may be sent, as far as ZeroMQ takes it."""
@@ -287,7 +290,9 @@ class Streams:
                 stream.pending = parts
                 break
             stream.pending = None
-        self._switch.want_room(stream.socket, wanted=stream.pending is not None)
+        if stream.wants_room != (stream.pending is not None):
+            stream.wants_room = not stream.wants_room
+            self._switch.want_room(stream.socket, wanted=stream.wants_room)
 
     def _break(self, stream: Stream, why: str) -> None:
         if not stream.is_over:
