@@ -8,6 +8,7 @@ from typing import Any
 
 import zmq
 
+from edge_agent.transport.allocation import keep_freed_memory
 from edge_agent.transport.curve import check_curve
 from edge_agent.transport.data_sockets import DataSocket
 from edge_agent.transport.gate import Gate, Judge
@@ -20,6 +21,7 @@ class DataSwitch:
     def __init__(self, judge: Judge) -> None:
         """Raises: RuntimeUnavailable: this libzmq cannot encrypt."""
         check_curve()
+        keep_freed_memory()
         self._context: Context = zmq.Context()
         self._gate = Gate(self._context, judge)
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)

@@ -28,8 +28,7 @@ from msgspec import Meta
 
 from edge_agent.errors import OtherVersion, ProtocolError
 from edge_agent.plans import Epoch
-from edge_agent.wire.arrays import payload_bytes
-from edge_agent.wire.frames import Buffer, payload_parts
+from edge_agent.wire.frames import Buffer, nbytes, padded_total, payload_parts
 from edge_agent.wire.messages import Message, decode, encoded
 from edge_agent.wire.parts import MAX_DEADLINE_S, Name, TensorHeads
 
@@ -137,9 +136,13 @@ class StreamCodec:
 
     def whole(self, message: Tensors, tensors: Sequence[Buffer]) -> list[Buffer]:
         """A record of a message with its tensors, as buffers to be joined."""
-        parts = [self._record(_WHOLE, message), *payload_parts(tensors)]
-        gap = -payload_bytes(message.tensors) % ELEMENT_BYTES
-        return [*parts, _GAP[:gap]] if gap else parts
+        record = self._record(_WHOLE, message)
+        # Most have one tensor.
+        parts = [record, *(tensors if len(tensors) == 1 else payload_parts(tensors))]
+        gap = -nbytes(tensors[-1]) % ELEMENT_BYTES if tensors else 0
+        if gap:
+            parts.append(_GAP[:gap])
+        return parts
 
     def _record(self, kind: int, message: Message) -> bytes:
         raw = encoded(self._encoder, message)
@@ -182,7 +185,7 @@ class StreamCodec:
                 continue
             if not isinstance(message, Tensors):
                 raise ProtocolError("got tensors with a message that has none")
-            end = begin + payload_bytes(message.tensors)
+            end = begin + padded_total([head.size_bytes for head in message.tensors])
             if end > part.nbytes:
                 raise ProtocolError(
                     f"got a part of {part.nbytes} bytes, want {end} for its tensors"

@@ -51,7 +51,7 @@ def cost_bytes(heads: Sequence[TensorHead]) -> int:
 @dataclass(slots=True)
 class _Outgoing:
     message: Tensors
-    buffers: tuple[memoryview, ...]
+    buffers: Sequence[Buffer]
     cost_bytes: int
     tensor: int = 0
     offset: int = 0
@@ -102,8 +102,8 @@ class Outflow:
 
     def put(self, message: Tensors, buffers: Sequence[Buffer]) -> None:
         """Send tensors. They must stay as they are until they were sent."""
-        views = tuple(_bytes_of(buffer) for buffer in buffers)
-        self._waiting.append(_Outgoing(message, views, cost_bytes(message.tensors)))
+        cost = HEAD_BYTES + sum(map(nbytes, buffers))
+        self._waiting.append(_Outgoing(message, buffers, cost))
 
     def cancel(self, run: int) -> None:
         """Do not send, or not on, what is of this run."""
@@ -128,7 +128,8 @@ class Outflow:
         size = 0
         while size < TOGETHER_BYTES and (record := self._next_record()):
             records += record
-            size += sum(map(nbytes, record))
+            for buffer in record:
+                size += nbytes(buffer)
         if not records:
             return None
         part = records[0] if len(records) == 1 else b"".join(records)
@@ -148,11 +149,12 @@ class Outflow:
             self._waiting.popleft()
             return self._codec.whole(first.message, first.buffers)
         first.has_begun = True
+        first.buffers = tuple(map(_bytes_of, first.buffers))
         _skip_empty(first)
         return [self._codec.message(first.message)]
 
     def _next_chunk(self, first: _Outgoing) -> Parts:
-        buffer = first.buffers[first.tensor]
+        buffer = memoryview(first.buffers[first.tensor])
         chunk = buffer[first.offset : first.offset + self.chunk_bytes]
         head = self._codec.chunk(first.tensor, first.offset)
         first.offset += chunk.nbytes
@@ -173,7 +175,7 @@ def _bytes_of(buffer: Buffer) -> memoryview:
 
 
 def _skip_empty(outgoing: _Outgoing) -> None:
-    while outgoing.tensor < len(outgoing.buffers) and not outgoing.buffers[outgoing.tensor].nbytes:
+    while outgoing.tensor < len(outgoing.buffers) and not nbytes(outgoing.buffers[outgoing.tensor]):
         outgoing.tensor += 1
 
 

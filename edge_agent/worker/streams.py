@@ -92,7 +92,11 @@ class Stream:
 
     def release(self, arrived: Arrived) -> None:
         """These tensors are no longer needed."""
-        self._streams.post(self, lambda _: self.inflow.release(arrived.cost_bytes))
+        if self._streams.is_here:
+            # What came is answered at the end of the turn.
+            self.inflow.release(arrived.cost_bytes)
+        else:
+            self._streams.post(self, lambda _: self.inflow.release(arrived.cost_bytes))
 
     def close(self) -> None:
         """End it; the receiver hears nothing more."""
@@ -193,8 +197,13 @@ class Streams:
     def post(self, stream: Stream, action: Callable[[Any], object]) -> None:
         """Run `action` on the thread soon, and send what there is to send; not if it is over."""
         self._posted.append((stream, action))
-        if threading.get_ident() != self._thread.ident:
+        if not self.is_here:
             self._switch.wake()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the caller is the thread of the streams."""
+        return threading.get_ident() == self._thread.ident
 
     def stop(self) -> None:
         """End all streams."""
