@@ -75,9 +75,10 @@ class DataSwitch:
             elif one is self._gate.socket:
                 self._gate.serve()
             else:
-                # Before what was asked for is looked at: what comes later wakes again.
-                self._is_woken = False
+                # In this order, or a wake in between would be read with the one before and the next
+                # ones be left out; and before what was asked for is looked at.
                 os.eventfd_read(self._wake_fd)
+                self._is_woken = False
         return eventful, ready
 
     def end(self) -> None:

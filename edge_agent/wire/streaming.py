@@ -55,7 +55,8 @@ Count = Annotated[int, Meta(ge=0, le=2**53)]
 Bytes = Annotated[int, Meta(ge=1, le=2**48)]
 Stage = Annotated[int, Meta(ge=-1, le=4096)]
 """Number of a stage in its route; −1: the owner, who sends inputs and takes results."""
-Text = Annotated[str, Meta(max_length=4096)]
+MAX_TOLD_CHARACTERS: Final = 4096
+Text = Annotated[str, Meta(max_length=MAX_TOLD_CHARACTERS)]
 
 
 class Opening(Message, frozen=True, tag="opening"):
