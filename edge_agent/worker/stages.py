@@ -174,8 +174,11 @@ class Stages:
                 return crossing
         raise ProtocolError(f"got tensors from stage {message.source} for {message.target}")
 
-    def steered(self, _stream: Stream, message: Steering) -> None:
+    def steered(self, stream: Stream, message: Steering) -> None:
         """See `streams.Receiver`."""
+        if isinstance(message, RunFailed | Stale) and not self._may_end(stream, message.run):
+            self.counters["ends of runs that are not theirs"] += 1
+            return
         match message:
             case Cancel(epoch=epoch, run=run) if epoch == self._epoch:
                 self._end(run)
@@ -223,7 +226,7 @@ class Stages:
     ) -> None:
         key = run, crossing.target
         with self._changing:
-            is_over = run in self._ended or (crossing.target == OWNER and run not in self._routes)
+            is_over = run in self._ended or not self._may_give(crossing, run)
             gathered = self._gathering.get(key)
             is_twice = gathered is not None and crossing.source in gathered.arrived
             if not is_over and not is_twice:
@@ -246,6 +249,20 @@ class Stages:
             self._finish(run, gathered)
         elif is_whole:
             self._jobs.put(job)
+
+    def _may_give(self, crossing: Crossing, run: int) -> bool:
+        """Whether that may come in that run; devices of one route have no say in another."""
+        is_result = crossing.target == OWNER
+        return not is_result or self._routes.get(run) == self._route_of[crossing.source]
+
+    def _may_end(self, stream: Stream, run: int) -> bool:
+        """As `_may_give`, for whoever is at the other end of a stream."""
+        if self._origin is None:
+            return True
+        with self._changing:
+            route = self._routes.get(run)
+        stages = [stage for stage, one in self._streams.items() if one is stream]
+        return any(self._route_of.get(stage) == route for stage in stages)
 
     def _wanted(self, run: int, target: int) -> int:
         if target != OWNER:
