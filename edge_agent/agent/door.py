@@ -12,7 +12,8 @@ from typing import Final, Protocol
 from edge_agent import clock
 from edge_agent.agent.invitations import Invitations
 from edge_agent.agent.offences import Pace
-from edge_agent.agent.peer_sessions import Host, Session, understood
+from edge_agent.agent.peer_host import Host, understood
+from edge_agent.agent.peer_sessions import Session
 from edge_agent.endpoints import Endpoint
 from edge_agent.errors import EdgeAgentError, ProtocolError
 from edge_agent.peers import Origin, Peer, PublicKey, check_device_name, check_key

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from typing import Final
 
 from edge_agent import clock
-from edge_agent.agent.peer_sessions import Host, unproven
+from edge_agent.agent.peer_host import Host, unproven
 from edge_agent.endpoints import Endpoint
 from edge_agent.errors import EdgeAgentError, PeerLost, PeerRefused, ProtocolError, error_from_code
 from edge_agent.peers import Origin, Peer, PublicKey

@@ -9,29 +9,26 @@ is up carries the messages of both.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from edge_agent import clock
-from edge_agent.agent.liveness import Liveness, Patience
+from edge_agent.agent.knocking import KNOCK_S, REFUSED_PAUSE_S, Knocking
+from edge_agent.agent.liveness import Liveness
 from edge_agent.agent.offences import Offences, Pace
-from edge_agent.agent.peer_book import PeerBook
-from edge_agent.endpoints import Endpoint, parse_peer_endpoint
+from edge_agent.agent.peer_host import Host, understood
+from edge_agent.endpoints import Endpoint
 from edge_agent.errors import EdgeAgentError, OtherVersion, ProtocolError, StorageError, UsageError
 from edge_agent.peers import (
     MAX_ENDPOINTS,
-    KeyPair,
     Peer,
     PeerCondition,
     PeerStatus,
     PublicKey,
     check_key,
 )
-from edge_agent.transport.names import addresses_of
-from edge_agent.transport.peer_sockets import Dialled, Listener, Switchboard
+from edge_agent.transport.peer_sockets import Dialled, Listener
 from edge_agent.transport.watched import LinkEvent
 from edge_agent.wire.messages import Message
 from edge_agent.wire.peering import (
@@ -39,11 +36,9 @@ from edge_agent.wire.peering import (
     DoorAnswer,
     Goodbye,
     Hello,
-    Joined,
     Leaving,
     NewKey,
     NotedKey,
-    PeerCodec,
     PeerMessage,
     Refused,
     Welcome,
@@ -53,13 +48,6 @@ from edge_agent.wire.peering import (
 
 log = logging.getLogger(__name__)
 
-KNOCK_S: Final = 3.0
-"""How long an answer of the door may take."""
-FIRST_PAUSE_S: Final = 0.1
-LONGEST_PAUSE_S: Final = 5.0
-"""Between two attempts to reach a peer; the pause doubles."""
-REFUSED_PAUSE_S: Final = 2.0
-"""After an attempt that was refused."""
 MESSAGES_PER_S: Final = 100.0
 MESSAGES_AT_ONCE: Final = 200.0
 CONNECTIONS_PER_S: Final = 2.0
@@ -71,42 +59,6 @@ MOST_CONNECTIONS: Final = 16
 A_TURN: Final = 16
 """Messages of one peer that are dealt with before the others have their turn."""
 _ENDS: Final = frozenset({LinkEvent.ENDED, LinkEvent.UNPROVEN, LinkEvent.REFUSED})
-
-
-class Host(Protocol):
-    """What sessions need of the agent."""
-
-    switchboard: Switchboard
-    codec: PeerCodec
-    patience: Patience
-    book: PeerBook
-    counters: Counter[str]
-
-    @property
-    def keys(self) -> KeyPair:
-        """Of this device."""
-        ...
-
-    @property
-    def listens_at(self) -> Endpoint | None:
-        """Where the door is; None: this device does not listen."""
-        ...
-
-    def hello(self) -> Hello:
-        """What this device says of itself."""
-        ...
-
-    def later(self, action: Callable[[], None]) -> None:
-        """Run `action`, which may block, on another thread."""
-        ...
-
-    def post(self, action: Callable[[], None]) -> None:
-        """Run `action` on the thread of the sessions."""
-        ...
-
-    def sync(self) -> None:
-        """The list of peers has changed: there is a session for each, and no other."""
-        ...
 
 
 class Session:
@@ -126,11 +78,7 @@ class Session:
         self._dialled: Dialled | None = None
         self._is_open = False
         self._dialled_s = 0.0
-        self._knocks: list[Dialled] = []
-        self._is_looking_up = False
-        self._knock_until_s = 0.0
-        self._next_knock_s = now_s
-        self._pause_s = FIRST_PAUSE_S
+        self._knocking = Knocking(self, host, now_s)
         self._next_beat_s = now_s
         self._pace = Pace(MESSAGES_PER_S, MESSAGES_AT_ONCE)
         self._connections = Pace(CONNECTIONS_PER_S, CONNECTIONS_AT_ONCE)
@@ -138,7 +86,6 @@ class Session:
         self._their_beat_s = host.patience.beat_s
         self._version = ""
         self._why = self._first_why()
-        self._why_unproven = ""
         self._is_barred = False
         self._is_ended = False
 
@@ -166,11 +113,9 @@ class Session:
             self._tell_condition()
         if now_s >= self._next_beat_s and self._has_channel:
             self._beat(now_s)
-        if self._knocks and now_s > self._knock_until_s:
-            self._knocked_in_vain(self._why_unproven or "nothing answers", now_s)
         if self._dialled is not None and not self.is_there and self._is_stale(now_s):
             self._hang_up(now_s)
-        self._knock_if_needed(now_s)
+        self._knocking.tick(now_s)
 
     @property
     def is_there(self) -> bool:
@@ -202,106 +147,24 @@ class Session:
 
     # ---- dialling
 
-    def _knock_if_needed(self, now_s: float) -> None:
-        is_wanted = bool(self.peer.endpoints) and not (self.is_there and self._has_channel)
-        is_busy = self._dialled is not None or self._knocks or self._is_looking_up
-        if is_wanted and not is_busy and now_s >= self._next_knock_s:
-            self._is_looking_up = True
-            if all(endpoint.is_address for endpoint in self.peer.endpoints):
-                self._knock(self.peer.endpoints)
-            else:
-                self._host.later(partial(self._look_up, self.peer.endpoints))
+    @property
+    def wants_in(self) -> bool:
+        """See `knocking.Caller`."""
+        is_connected = self._dialled is not None or (self.is_there and self._has_channel)
+        return bool(self.peer.endpoints) and not is_connected and not self._is_ended
 
-    def _look_up(self, endpoints: tuple[Endpoint, ...]) -> None:
-        found = addresses_of(endpoints)
-        self._host.post(lambda: self._knock(found))
-
-    def _knock(self, endpoints: tuple[Endpoint, ...]) -> None:
-        self._is_looking_up = False
-        now_s = clock.monotonic_s()
-        if self._is_ended or (self.is_there and self._has_channel):
-            return
-        if not endpoints:
-            names = ", ".join(map(str, self.peer.endpoints))
-            self._knocked_in_vain(f"no such host: {names}", now_s)
-            return
-        self._knock_until_s = now_s + KNOCK_S
-        self._why_unproven = ""
-        hello = self._host.codec.encode(self._host.hello())
-        for endpoint in endpoints[:MAX_ENDPOINTS]:
-            for key in self.peer.keys:
-                made = self._host.switchboard.dial(
-                    endpoint, self._host.keys, key, self._on_knock_input
-                )
-                self._knocks.append(made)
-                made.send(hello)
-
-    def _on_knock_input(self, knock: Dialled) -> None:
-        now_s = clock.monotonic_s()
-        for event in knock.events():
-            if event is LinkEvent.UNPROVEN:
-                self._why_unproven = unproven(knock.endpoint)
-            if event is LinkEvent.REFUSED:
-                self._drop_knock(
-                    knock,
-                    "it does not admit this device: it was removed there, or `edge-agent peer add "
-                    f"{self._host.keys.public}` is missing there",
-                    now_s,
-                )
-                self._refused(now_s)
-                return
-        raw = knock.receive()
-        if raw is None:
-            return
-        try:
-            answer: DoorAnswer = decode_from(self._host.codec.from_door, raw)
-        except OtherVersion as error:
-            self._drop_knock(knock, str(error), now_s)
-            return
-        except ProtocolError as error:
-            self.offend(str(error), now_s)
-            self._drop_knock(knock, str(error), now_s)
-            return
-        match answer:
-            case Welcome():
-                self._welcomed(knock, answer, now_s)
-            case Refused(message=message):
-                self._drop_knock(knock, message, now_s)
-            case Joined():
-                self.offend("it answered what was not asked", now_s)
-                self._drop_knock(knock, "it answered what was not asked", now_s)
-
-    def _drop_knock(self, knock: Dialled, why: str, now_s: float) -> None:
-        # An offence may have ended them all.
-        if knock in self._knocks:
-            self._knocks.remove(knock)
-            self._host.switchboard.close(knock)
-        if not self._knocks and self._dialled is None:
-            self._knocked_in_vain(why, now_s, REFUSED_PAUSE_S)
-
-    def _refused(self, now_s: float) -> None:
-        """It is there, and nothing is to be awaited of it."""
-        if not self._has_channel:
-            self.liveness.end(now_s)
-            self.liveness.look(now_s)
-
-    def _knocked_in_vain(self, why: str, now_s: float, pause_s: float | None = None) -> None:
-        self._close_knocks()
+    def knocked_in_vain(self, why: str, now_s: float, *, is_refused: bool) -> None:
+        """See `knocking.Caller`."""
         self._why = why
-        self._next_knock_s = now_s + (self._pause_s if pause_s is None else pause_s)
-        self._pause_s = min(LONGEST_PAUSE_S, 2 * self._pause_s)
+        if is_refused and not self._has_channel:
+            # It is there, and nothing is to be awaited of it.
+            self.liveness.end(now_s)
 
-    def _close_knocks(self) -> None:
-        for knock in self._knocks:
-            self._host.switchboard.close(knock)
-        self._knocks.clear()
-
-    def _welcomed(self, knock: Dialled, welcome: Welcome, now_s: float) -> None:
-        endpoint, key = knock.endpoint.at(welcome.port), knock.key
-        self._close_knocks()
-        self._told(key, welcome.version, welcome.beat_s, (knock.endpoint,), welcome.endpoints)
+    def welcomed(self, at: Endpoint, key: PublicKey, welcome: Welcome, now_s: float) -> None:
+        """See `knocking.Caller`."""
+        self._told(key, welcome.version, welcome.beat_s, (at,), welcome.endpoints)
         self._dialled = self._host.switchboard.dial(
-            endpoint, self._host.keys, key, self._on_dialled_input
+            at.at(welcome.port), self._host.keys, key, self._on_dialled_input
         )
         self._dialled_s = now_s
         self._is_open = False
@@ -327,8 +190,7 @@ class Session:
             self._close(self._dialled)
             self._dialled = None
         self._is_open = False
-        self._next_knock_s = now_s + self._pause_s
-        self._pause_s = min(LONGEST_PAUSE_S, 2 * self._pause_s)
+        self._knocking.pause(now_s)
 
     # ---- being dialled
 
@@ -418,7 +280,7 @@ class Session:
         if self.liveness.condition is PeerCondition.GONE:
             self.liveness.begin(self._their_beat_s, now_s)
             self._why = ""
-            self._pause_s = FIRST_PAUSE_S
+            self._knocking.succeeded()
             self._tell_condition()
             if self._is_open is False:
                 # It knows that it was heard when an answer comes.
@@ -444,13 +306,13 @@ class Session:
         self._route = None
         match why:
             case Leaving.RECONNECTS:
-                self._next_knock_s = now_s
+                self._knocking.hurry(now_s)
                 return
             case Leaving.STOPPED:
                 self._why = "it was stopped"
             case Leaving.REMOVED:
                 self._why = "it removed this device from its list"
-                self._next_knock_s = now_s + REFUSED_PAUSE_S
+                self._knocking.pause(now_s, REFUSED_PAUSE_S)
         self.liveness.end(now_s)
         self._tell_condition()
 
@@ -525,7 +387,7 @@ class Session:
         self._host.switchboard.close(made)
 
     def _disconnect(self) -> None:
-        self._close_knocks()
+        self._knocking.close()
         for made in (self._listener, self._dialled):
             if made is not None:
                 self._close(made)
@@ -536,7 +398,8 @@ class Session:
         """End what is connected, and connect anew: this device has another key."""
         self.send(Goodbye(Leaving.RECONNECTS))
         self._disconnect()
-        self._next_knock_s, self._pause_s = now_s, FIRST_PAUSE_S
+        self._knocking.succeeded()
+        self._knocking.hurry(now_s)
 
     def end(self, *, is_removed: bool) -> None:
         """End all connections at once; the other side is told, if it listens."""
@@ -573,25 +436,3 @@ class Session:
             version=self._version,
             offences=self.offences.count,
         )
-
-
-def unproven(endpoint: Endpoint) -> str:
-    """What is told of something that is there and proves no key."""
-    return (
-        f"something answers at {endpoint}, but it does not prove the key that it should have: it "
-        "is another device or program, or its key was rotated"
-    )
-
-
-def understood(texts: Iterable[str]) -> list[Endpoint]:
-    """What a peer says of where it listens; names are left out, because looking them up would tell
-    others whom this device looks for."""
-    found = []
-    for text in texts:
-        try:
-            endpoint = parse_peer_endpoint("endpoint", text)
-        except UsageError:
-            continue
-        if endpoint.is_address:
-            found.append(endpoint)
-    return found

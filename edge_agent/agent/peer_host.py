@@ -1,0 +1,73 @@
+"""What everything between devices needs of the agent, and what is said of other devices."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from edge_agent.agent.liveness import Patience
+from edge_agent.agent.peer_book import PeerBook
+from edge_agent.endpoints import Endpoint, parse_peer_endpoint
+from edge_agent.errors import UsageError
+from edge_agent.peers import KeyPair
+from edge_agent.transport.peer_sockets import Switchboard
+from edge_agent.wire.peering import Hello, PeerCodec
+
+
+class Host(Protocol):
+    """Everything of it is for the thread of `peering.Peering`, but for `later` and `post`."""
+
+    switchboard: Switchboard
+    codec: PeerCodec
+    patience: Patience
+    book: PeerBook
+    counters: Counter[str]
+
+    @property
+    def keys(self) -> KeyPair:
+        """Of this device."""
+        ...
+
+    @property
+    def listens_at(self) -> Endpoint | None:
+        """Where the door is; None: this device does not listen."""
+        ...
+
+    def hello(self) -> Hello:
+        """What this device says of itself."""
+        ...
+
+    def later(self, action: Callable[[], None]) -> None:
+        """Run `action`, which may block, on another thread."""
+        ...
+
+    def post(self, action: Callable[[], None]) -> None:
+        """Run `action` on the thread of the sessions."""
+        ...
+
+    def sync(self) -> None:
+        """The list of peers has changed: there is a session for each, and no other."""
+        ...
+
+
+def unproven(endpoint: Endpoint) -> str:
+    """What is told of something that is there and proves no key."""
+    return (
+        f"something answers at {endpoint}, but it does not prove the key that it should have: it "
+        "is another device or program, or its key was rotated"
+    )
+
+
+def understood(texts: Iterable[str]) -> list[Endpoint]:
+    """What a peer says of where it listens; names are left out, because looking them up would tell
+    others whom this device looks for."""
+    found = []
+    for text in texts:
+        try:
+            endpoint = parse_peer_endpoint("endpoint", text)
+        except UsageError:
+            continue
+        if endpoint.is_address:
+            found.append(endpoint)
+    return found
