@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from edge_agent.agent.liveness import Patience
+from edge_agent.agent.offers import Offers
 from edge_agent.agent.peer_book import PeerBook
 from edge_agent.endpoints import Endpoint, parse_peer_endpoint
 from edge_agent.errors import UsageError
@@ -22,6 +23,7 @@ class Host(Protocol):
     codec: PeerCodec
     patience: Patience
     book: PeerBook
+    offers: Offers
     counters: Counter[str]
 
     @property

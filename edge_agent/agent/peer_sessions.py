@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Final
 
 from edge_agent import clock
+from edge_agent.agent.contents import ContentLine
 from edge_agent.agent.knocking import KNOCK_S, REFUSED_PAUSE_S, Knocking
 from edge_agent.agent.liveness import Liveness
 from edge_agent.agent.offences import Offences, Pace
@@ -72,6 +73,12 @@ class Session:
         self.offences = Offences()
         self.on_noted: Callable[[PublicKey], None] | None = None
         """Called when the peer has noted a new key of this device."""
+        self.contents = ContentLine(
+            host,
+            peer.id.encode(),
+            lambda: self.peer.id,
+            lambda what: self.offend(what, clock.monotonic_s()),
+        )
         self._host = host
         self._listener: Listener | None = None
         self._route: bytes | None = None
@@ -168,6 +175,7 @@ class Session:
         )
         self._dialled_s = now_s
         self._is_open = False
+        self.contents.dial(at.at(welcome.content_port), key)
 
     def _on_dialled_input(self, dialled: Dialled) -> None:
         now_s = clock.monotonic_s()
@@ -207,17 +215,19 @@ class Session:
             return Refused("busy", self._why_barred(now_s))
         at = self._host.listens_at
         assert at is not None, "somebody stands at a door that is not there"
-        if self._listener is None:
-            try:
+        try:
+            if self._listener is None:
                 self._listener = self._host.switchboard.listen(
                     at.at(0), self._host.keys, self.domain, self._on_listener_input
                 )
-            except EdgeAgentError as error:
-                return refusal(error)
+            content_port = self.contents.listen(at.at(0))
+        except EdgeAgentError as error:
+            return refusal(error)
         self._told(key, hello.version, hello.beat_s, (), hello.endpoints)
         own = self._host.hello()
         return Welcome(
             port=self._listener.endpoint.port,
+            content_port=content_port,
             endpoints=own.endpoints,
             version=own.version,
             beat_s=own.beat_s,
@@ -388,6 +398,7 @@ class Session:
 
     def _disconnect(self) -> None:
         self._knocking.close()
+        self.contents.close()
         for made in (self._listener, self._dialled):
             if made is not None:
                 self._close(made)

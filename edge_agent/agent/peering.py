@@ -16,11 +16,13 @@ from functools import partial
 from typing import Final, TypeVar
 
 from edge_agent import __version__, clock
+from edge_agent.agent.contents import Answer, Fetch
 from edge_agent.agent.device_keys import own_keys, replace_keys
 from edge_agent.agent.door import DOMAIN, Door
 from edge_agent.agent.invitations import Invitations
 from edge_agent.agent.joining import JOIN_S, Joining
 from edge_agent.agent.liveness import Patience
+from edge_agent.agent.offers import Offers
 from edge_agent.agent.peer_book import PeerBook
 from edge_agent.agent.peer_sessions import Session
 from edge_agent.config import Settings
@@ -35,6 +37,7 @@ from edge_agent.peers import (
     name_from,
 )
 from edge_agent.store.device_key import DeviceKeyStore
+from edge_agent.store.partial import Partial
 from edge_agent.store.peers import PeerStore
 from edge_agent.telemetry.network import hostname, own_addresses
 from edge_agent.transport.curve import make_keys
@@ -64,6 +67,8 @@ class Peering:
         self._key_store = DeviceKeyStore(settings.state)
         self._keys: KeyPair | None = None
         self.book = PeerBook(PeerStore(settings.state), settings.peers)
+        self.offers = Offers()
+        """What each peer may have of the content of this device."""
         self.codec = PeerCodec()
         self.patience = Patience(
             beat_s=settings.peering.beat_s,
@@ -277,6 +282,7 @@ class Peering:
         self.book.remove(peer)
 
         def forget() -> None:
+            self.offers.withdraw(peer.id)
             for key in peer.keys:
                 self.invitations.forget(key)
             self.sync()
@@ -302,6 +308,33 @@ class Peering:
             return tuple(session.status(now_s) for session in self._sessions)
 
         return tuple(sorted(self.call(look), key=lambda status: status.peer.name))
+
+    def fetch(
+        self,
+        peer: Peer,
+        tensor: Partial,
+        on_received: Callable[[int], None] = lambda _count: None,
+    ) -> None:
+        """Get what is missing of a tensor from a peer, and check it. Blocks until it is here.
+
+        Raises:
+            PeerLost: there is no connection to the peer, or it sends nothing any more.
+            ProtocolError: it sent something else.
+            StorageError: it does not offer it, or there is no room here.
+        """
+
+        def ask(sha256: str, offset_bytes: int, length_bytes: int, answer: Answer) -> None:
+            def on_thread() -> None:
+                session = self.session_of(peer.key)
+                if session is None:
+                    answer(PeerLost(f'peer "{peer.name}" was removed'))
+                else:
+                    session.contents.ask(sha256, offset_bytes, length_bytes, answer)
+
+            self.post(on_thread)
+
+        self._need_thread()
+        Fetch(ask, tensor).run(on_received)
 
     def rotate(self, *, is_forced: bool) -> tuple[KeyPair, tuple[str, ...]]:
         """Give this device a new key, and tell its peers: the key, and the names of the peers that
@@ -397,7 +430,9 @@ class Peering:
         """Whom libzmq asks: see `gate.Judge`."""
         if domain == DOMAIN:
             return self._door is not None and self._door.is_admitted(key, address)
-        session = next((one for one in self._sessions if one.domain == domain), None)
+        session = next(
+            (one for one in self._sessions if domain in (one.domain, one.contents.domain)), None
+        )
         return session is not None and key in session.peer.keys
 
     def _loop(self) -> None:

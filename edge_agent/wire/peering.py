@@ -69,6 +69,8 @@ class Welcome(Message, frozen=True, tag="welcome", kw_only=True):
     """At this port of the same address, where only you may."""
 
     port: Port
+    content_port: Port
+    """For what is asked of content, so that it does not hold up heartbeats."""
     endpoints: EndpointTexts
     """Where this device listens."""
     version: ShortText
@@ -160,10 +162,15 @@ def decode_from(decoder: msgspec.msgpack.Decoder[T], raw: bytes) -> T:
     """
     if not raw:
         raise ProtocolError("message not understood: it is empty")
-    if raw[0] != PROTOCOL:
-        older = "this device" if raw[0] > PROTOCOL else "the other device"
+    check_version(raw[0])
+    return decode(decoder, memoryview(raw)[1:])
+
+
+def check_version(version: int) -> None:
+    """Raises: OtherVersion: it is another one than this one speaks."""
+    if version != PROTOCOL:
+        older = "this device" if version > PROTOCOL else "the other device"
         raise OtherVersion(
-            f"got version {raw[0]} of the protocol between devices, want {PROTOCOL}: update "
+            f"got version {version} of the protocol between devices, want {PROTOCOL}: update "
             f"edge-agent on {older}"
         )
-    return decode(decoder, memoryview(raw)[1:])

@@ -74,7 +74,7 @@ def test_two_agents_meet_by_a_token_as_the_readme_says(
     assert told[2].split()[:3] == ["one", there["device"], "up"]
 
 
-def test_without_the_option_nothing_listens_and_with_it_one_port_and_one_for_each_peer(
+def test_without_the_option_nothing_listens_and_with_it_one_port_and_two_for_each_peer(
     start: StartAgent, elsewhere: MakePlace
 ) -> None:
     one = start(*LISTEN, "--name", "one")
@@ -91,7 +91,8 @@ def test_without_the_option_nothing_listens_and_with_it_one_port_and_one_for_eac
     joined = two.command("peer", "join", token)
     assert (joined.code, joined.err) == (0, "")
     until(two, "one", "up")
-    assert len(listening_ports(one)) == 2
+    # Its socket, and the one for content.
+    assert len(listening_ports(one)) == 3
     assert listening_ports(two) == []
 
 
