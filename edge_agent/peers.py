@@ -184,6 +184,10 @@ class PeerStatus:
     why: str = ""
     round_trip_s: float | None = None
     """Of a heartbeat, the median of the last few; None: none is known."""
+    receive_bytes_per_s: float | None = None
+    """Goodput of the link from it to this device, measured here; None: it was not yet."""
+    send_bytes_per_s: float | None = None
+    """Of the link to it, as it told."""
     endpoint: Endpoint | None = None
     """Where this device is connected to it; None: it connected to this one, or is not there."""
     version: str = ""

@@ -28,6 +28,7 @@ from edge_agent.transport.peer_sockets import Dialled, Listener
 from edge_agent.wire.contents import (
     MAX_PIECE_BYTES,
     AskContent,
+    AskProbe,
     Content,
     ContentCodec,
     NoContent,
@@ -40,6 +41,7 @@ MOST_ASKED: Final = 8
 PIECE_S: Final = 10.0
 """A peer that sends no piece for so long is given up."""
 A_TURN: Final = 16
+_PROBE: Final = bytes(MAX_PIECE_BYTES)
 
 Answer = Callable[[memoryview | EdgeAgentError], None]
 """Called once, with the piece, valid as long as it is referred to, or why there is none."""
@@ -77,7 +79,7 @@ class ContentLine:
         self._dialled: Dialled | None = None
         self._numbers = itertools.count(1)
         self._awaited: dict[int, Answer] = {}
-        self._waiting: deque[tuple[AskContent, Answer]] = deque()
+        self._waiting: deque[tuple[AskContent | AskProbe, Answer]] = deque()
         self._reading = 0
 
     def listen(self, at: Endpoint) -> int:
@@ -105,6 +107,12 @@ class ContentLine:
             offset_bytes=offset_bytes,
             length_bytes=length_bytes,
         )
+        self._waiting.append((message, answer))
+        self._ask_more()
+
+    def ask_probe(self, length_bytes: int, answer: Answer) -> None:
+        """Ask for bytes that mean nothing, as `ask` does."""
+        message = AskProbe(number=next(self._numbers), length_bytes=length_bytes)
         self._waiting.append((message, answer))
         self._ask_more()
 
@@ -151,6 +159,8 @@ class ContentLine:
         match message:
             case AskContent():
                 self._asked(message)
+            case AskProbe(number=number, length_bytes=length_bytes):
+                self._send(Content(number), _PROBE[:length_bytes])
             case Content(number=number):
                 self._answered(number, piece)
             case NoContent(number=0):

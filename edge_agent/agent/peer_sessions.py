@@ -15,6 +15,7 @@ from typing import Final
 
 from edge_agent import clock
 from edge_agent.agent.contents import ContentLine
+from edge_agent.agent.gauging import Gauge
 from edge_agent.agent.knocking import KNOCK_S, REFUSED_PAUSE_S, Knocking
 from edge_agent.agent.liveness import Liveness
 from edge_agent.agent.offences import Offences, Pace
@@ -36,6 +37,7 @@ from edge_agent.wire.peering import (
     Beat,
     DoorAnswer,
     Goodbye,
+    Goodput,
     Hello,
     Leaving,
     NewKey,
@@ -79,6 +81,8 @@ class Session:
             lambda: self.peer.id,
             lambda what: self.offend(what, clock.monotonic_s()),
         )
+        self.gauge = Gauge(self.contents.ask_probe, self._measured, now_s)
+        self._send_bytes_per_s: float | None = None
         self._host = host
         self._listener: Listener | None = None
         self._route: bytes | None = None
@@ -123,6 +127,8 @@ class Session:
         if self._dialled is not None and not self.is_there and self._is_stale(now_s):
             self._hang_up(now_s)
         self._knocking.tick(now_s)
+        if self.is_there:
+            self.gauge.tick(now_s)
 
     @property
     def is_there(self) -> bool:
@@ -151,6 +157,9 @@ class Session:
                 return True
             self._route = None
         return False
+
+    def _measured(self, bytes_per_s: float) -> None:
+        self.send(Goodput(bytes_per_s))
 
     # ---- dialling
 
@@ -278,6 +287,8 @@ class Session:
         match message:
             case Beat(number=number, echo=echo, held_s=held_s):
                 self._heard_beat(number, echo, held_s, now_s)
+            case Goodput(bytes_per_s=bytes_per_s):
+                self._send_bytes_per_s = bytes_per_s
             case NewKey(key=key):
                 self._note_key(key, now_s)
             case NotedKey(key=key):
@@ -289,6 +300,7 @@ class Session:
     def _heard_beat(self, number: int, echo: int | None, held_s: float, now_s: float) -> None:
         if self.liveness.condition is PeerCondition.GONE:
             self.liveness.begin(self._their_beat_s, now_s)
+            self.gauge.begin_anew(now_s)
             self._why = ""
             self._knocking.succeeded()
             self._tell_condition()
@@ -443,6 +455,8 @@ class Session:
             for_s=now_s - self.liveness.since_s,
             why=why,
             round_trip_s=None if is_away else self.liveness.round_trip_s,
+            receive_bytes_per_s=None if is_away else self.gauge.bytes_per_s,
+            send_bytes_per_s=None if is_away else self._send_bytes_per_s,
             endpoint=self._dialled.endpoint if self._dialled and self._is_open else None,
             version=self._version,
             offences=self.offences.count,

@@ -203,7 +203,7 @@ def run_peers(options: argparse.Namespace) -> int:
     at = "does not listen" if found.listens_at is None else f"listens at {found.listens_at}"
     print(f"this device: {found.name} ({device_id(found.key)}), {at}")
     if found.peers:
-        titles = ("PEER", "DEVICE", "STATE", "FOR", "ROUND TRIP", "VERSION", "AT", "")
+        titles = ("PEER", "DEVICE", "STATE", "FOR", "ROUND TRIP", "IN", "OUT", "VERSION", "AT", "")
         print_table(titles, [_row(status) for status in found.peers])
     else:
         print("no peers: `edge-agent invite` prints a token for another device")
@@ -219,6 +219,8 @@ def _row(status: PeerStatus) -> Sequence[str]:
         status.condition,
         age_text(status.for_s),
         "-" if trip_s is None else f"{trip_s * 1e3:.1f} ms",
+        goodput_text(status.receive_bytes_per_s),
+        goodput_text(status.send_bytes_per_s),
         status.version or "-",
         "-" if at is None else str(at),
         status.why,
@@ -231,6 +233,16 @@ def age_text(age_s: float) -> str:
         if age_s >= 2 * unit_s:
             return f"{age_s / unit_s:.0f}{unit}"
     return f"{age_s:.0f}s"
+
+
+def goodput_text(bytes_per_s: float | None) -> str:
+    """Goodput in the unit in which links are sold."""
+    if bytes_per_s is None:
+        return "-"
+    for unit, factor in (("Gbit/s", 1e9), ("Mbit/s", 1e6)):
+        if bytes_per_s * 8 >= factor:
+            return f"{bytes_per_s * 8 / factor:.3g} {unit}"
+    return f"{bytes_per_s * 8 / 1e3:.3g} kbit/s"
 
 
 def _peers_json(found: Peers) -> dict[str, object]:
@@ -247,6 +259,8 @@ def _peers_json(found: Peers) -> dict[str, object]:
                 "for_s": status.for_s,
                 "why": status.why,
                 "round_trip_s": status.round_trip_s,
+                "receive_bytes_per_s": status.receive_bytes_per_s,
+                "send_bytes_per_s": status.send_bytes_per_s,
                 "connected_at": _text(status.endpoint),
                 "version": status.version,
                 "offences": status.offences,

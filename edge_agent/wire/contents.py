@@ -33,6 +33,13 @@ class AskContent(Message, frozen=True, tag="ask-content", kw_only=True):
     length_bytes: Annotated[int, Meta(ge=1, le=MAX_PIECE_BYTES)]
 
 
+class AskProbe(Message, frozen=True, tag="ask-probe", kw_only=True):
+    """Send me so many bytes, whatever they are: I measure how long they take."""
+
+    number: Number
+    length_bytes: Annotated[int, Meta(ge=1, le=MAX_PIECE_BYTES)]
+
+
 class Content(Message, frozen=True, tag="content"):
     """These; they follow."""
 
@@ -47,7 +54,7 @@ class NoContent(Message, frozen=True, tag="no-content", kw_only=True):
     message: LongText
 
 
-ContentMessage = AskContent | Content | NoContent
+ContentMessage = AskContent | AskProbe | Content | NoContent
 
 
 class ContentCodec:

@@ -107,6 +107,12 @@ class Beat(Message, frozen=True, tag="beat", kw_only=True):
     """How long ago that was."""
 
 
+class Goodput(Message, frozen=True, tag="goodput"):
+    """What you send reaches me so fast, as I measured."""
+
+    bytes_per_s: Annotated[float, Meta(gt=0, le=1e15)]
+
+
 class NewKey(Message, frozen=True, tag="new-key"):
     """I will have this key from now on, instead of the one that this connection proves."""
 
@@ -136,7 +142,7 @@ class Goodbye(Message, frozen=True, tag="goodbye"):
     why: Leaving
 
 
-PeerMessage = Beat | NewKey | NotedKey | Goodbye
+PeerMessage = Beat | Goodput | NewKey | NotedKey | Goodbye
 
 
 class PeerCodec:

@@ -133,8 +133,15 @@ def frozen(device: Peering) -> Iterator[None]:
 
 @contextmanager
 def relayed(one: Peering, two: Peering) -> Iterator[tuple[Relay, Relay]]:
-    """Two devices that are up over relays: to the door of the first, and to the second's socket
-    there."""
+    """See `all_relayed`; without the relay for content."""
+    with all_relayed(one, two) as (to_door, line, _):
+        yield to_door, line
+
+
+@contextmanager
+def all_relayed(one: Peering, two: Peering) -> Iterator[tuple[Relay, Relay, Relay]]:
+    """Two devices that are up over relays: to the door of the first, and to the second's sockets
+    there, for messages and for content."""
     door = endpoint_of(one)
     one.add(Peer(key=two.keys.public, name=two.name))
     # It tells where it is itself, which leads past the relays.
@@ -145,12 +152,13 @@ def relayed(one: Peering, two: Peering) -> Iterator[tuple[Relay, Relay]]:
     with (
         Relay((door.host, door.port), at=("127.0.0.2", 0)) as to_door,
         Relay((door.host, welcome.port), at=(to_door.host, welcome.port)) as line,
+        Relay((door.host, welcome.content_port), at=(to_door.host, welcome.content_port)) as bulk,
     ):
         place = Endpoint(host=to_door.host, port=to_door.port)
         two.add(Peer(key=one.keys.public, name=one.name, endpoints=(place,)))
         until(one, two.name, PeerCondition.UP)
         until(two, one.name, PeerCondition.UP)
-        yield to_door, line
+        yield to_door, line, bulk
         # Before the relays are gone.
         two.stop()
 

@@ -70,7 +70,9 @@ def test_two_agents_meet_by_a_token_as_the_readme_says(
     # What people read.
     told = two.command("peers").out.splitlines()
     assert told[0] == f"this device: two ({device_id(key)}), does not listen"
-    assert told[1].split() == ["PEER", "DEVICE", "STATE", "FOR", "ROUND", "TRIP", "VERSION", "AT"]
+    assert told[1].split() == [
+        *("PEER", "DEVICE", "STATE", "FOR", "ROUND", "TRIP", "IN", "OUT", "VERSION", "AT")
+    ]
     assert told[2].split()[:3] == ["one", there["device"], "up"]
 
 

@@ -1,0 +1,127 @@
+"""What is measured of a link is what the link gives, each way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edge_agent import clock
+from edge_agent.agent import gauging
+from edge_agent.agent.gauging import AGAIN_S, EVERY_S, FIRST_S, STEPS, Answer, Gauge
+from edge_agent.errors import PeerLost
+from tests.agent.made_peers import Devices, all_relayed, devices, status_of
+from tests.system.running import wait_until
+
+PIECE = memoryview(b"piece")
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Devices]:
+    with devices(tmp_path) as found:
+        yield found
+
+
+class Link:
+    """Answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, Answer]] = []
+        self.measured: list[float] = []
+
+    def ask(self, length_bytes: int, answer: Answer) -> None:
+        self.asked.append((length_bytes, answer))
+
+    def answer(self, every_s: float) -> None:
+        """All that was asked, one piece after the other."""
+        asked, self.asked = self.asked, []
+        for number, (_, answer) in enumerate(asked):
+            if number:
+                clock.sleep_s(every_s)
+            answer(PIECE)
+
+
+@pytest.fixture
+def link() -> Link:
+    return Link()
+
+
+def test_a_slow_link_is_asked_for_little(link: Link) -> None:
+    gauge = Gauge(link.ask, link.measured.append, 0.0)
+    gauge.tick(FIRST_S - 0.01)
+    assert link.asked == []
+    gauge.tick(FIRST_S)
+    gauge.tick(FIRST_S)
+    assert [size for size, _ in link.asked] == [8192, 8192]
+    link.answer(0.05)
+    assert link.asked == []
+    (found,) = link.measured
+    # 8 KiB came in 50 ms, or a little more.
+    assert 8192 / 0.08 < found <= 8192 / 0.05
+    assert gauge.bytes_per_s == found
+
+
+def test_a_fast_link_is_asked_for_more_and_then_believed(link: Link) -> None:
+    gauge = Gauge(link.ask, link.measured.append, 0.0)
+    gauge.tick(FIRST_S)
+    for count, size in STEPS:
+        assert [asked for asked, _ in link.asked] == [size] * count
+        assert link.measured == []
+        link.answer(0.001)
+    (found,) = link.measured
+    assert 7 * STEPS[-1][1] / 0.07 < found <= 7 * STEPS[-1][1] / 0.007
+
+
+def test_it_is_measured_again_after_a_while_and_soon_after_a_failure(link: Link) -> None:
+    gauge = Gauge(link.ask, link.measured.append, 0.0)
+    gauge.tick(FIRST_S)
+    link.answer(0.04)
+    now_s = clock.monotonic_s()
+    gauge.tick(now_s + EVERY_S - 1)
+    assert link.asked == []
+    gauge.tick(now_s + EVERY_S + 1)
+    for _, answer in link.asked:
+        answer(PeerLost("gone"))
+    assert len(link.measured) == 1
+    link.asked.clear()
+    now_s = clock.monotonic_s()
+    gauge.tick(now_s + AGAIN_S - 1)
+    assert link.asked == []
+    gauge.tick(now_s + AGAIN_S + 1)
+    assert len(link.asked) == 2
+
+
+def test_what_comes_of_a_connection_before_is_not_counted(link: Link) -> None:
+    gauge = Gauge(link.ask, link.measured.append, 0.0)
+    gauge.tick(FIRST_S)
+    before = link.asked.copy()
+    gauge.begin_anew(10.0)
+    for _, answer in before:
+        answer(PIECE)
+    assert link.measured == []
+    link.asked.clear()
+    gauge.tick(10.0 + FIRST_S)
+    link.answer(0.04)
+    assert len(link.measured) == 1
+
+
+def test_each_device_learns_what_the_link_gives_each_way(
+    made: Devices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gauging, "EVERY_S", 0.2)
+    one, two = made.start("one"), made.start("two", listens=False)
+    with all_relayed(one, two) as (_, _, bulk):
+        bulk.to_target.bytes_per_s, bulk.to_client.bytes_per_s = 300_000, 3_000_000
+
+        def is_measured() -> bool:
+            ours, theirs = status_of(one, "two"), status_of(two, "one")
+            wanted = (
+                (ours.receive_bytes_per_s, 300_000),
+                (theirs.send_bytes_per_s, 300_000),
+                (ours.send_bytes_per_s, 3_000_000),
+                (theirs.receive_bytes_per_s, 3_000_000),
+            )
+            return all(got is not None and 0.8 * w < got < 1.25 * w for got, w in wanted)
+
+        wait_until(is_measured, "all of it is known")
