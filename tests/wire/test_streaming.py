@@ -354,7 +354,7 @@ def test_a_value_out_of_bounds_is_refused_naming_the_field(
     assert f"$.{field}" in str(told.value)
 
 
-@pytest.mark.parametrize("kind", {*get_args(ClientMessage), *get_args(AgentMessage)})
+@pytest.mark.parametrize("kind", [*get_args(ClientMessage), *get_args(AgentMessage)])
 def test_no_kind_of_message_of_the_local_socket_is_known(kind: type[Message]) -> None:
     tag = kind.__struct_config__.tag
     with pytest.raises(ProtocolError, match=f"Invalid value '{tag}'"):
