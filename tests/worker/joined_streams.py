@@ -19,7 +19,7 @@ from tests.wire.made_streams import tensors_of
 LOOPBACK = Endpoint(host="127.0.0.1", port=0)
 MIB = 1 << 20
 WINDOW = 16 * MIB
-WAIT_S = 5.0
+WAIT_S = 20.0
 
 
 class Heard:

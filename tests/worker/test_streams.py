@@ -28,7 +28,7 @@ from tests.wire.made_streams import (
     is_all_same,
     tensors_of,
 )
-from tests.worker.joined_streams import LOOPBACK, MIB, End, Heard, Rig, cost, rig, settled
+from tests.worker.joined_streams import LOOPBACK, MIB, WAIT_S, End, Heard, Rig, cost, rig, settled
 
 HERE, THERE, STRANGER = (make_keys() for _ in range(3))
 SIZES = [0, 1, 7, 128 * 1024 - 1, 128 * 1024, 128 * 1024 + 1, MIB - 1, MIB, MIB + 1, 5 * MIB]
@@ -222,9 +222,10 @@ def test_a_message_larger_than_the_window_of_the_other_side_breaks_the_stream(
 ) -> None:
     listening, dialled = made.pair(one, two, window_bytes=cost(1000))
     dialled.put({"x": bytes_of(1000)}, 0)
+    listening.heard.wait_arrivals(1)
     dialled.put({"x": bytes_of(1001)}, 1)
     why = dialled.heard.wait_broken()
-    assert why == "run 1 needs 5097 bytes of the window of the other side, which has 5096"
+    assert why == "run 1 needs 5097 bytes, which is more than the window of the other side"
     assert len(listening.heard.arrivals) == 1
 
 
@@ -322,9 +323,6 @@ def test_after_a_close_in_a_call_nothing_more_is_told(
     good[0].heard.wait_arrivals(1)
     assert listening.heard.told.count("arrived") == 1
     assert listening.heard.told[-1] == "arrived"
-
-
-WAIT_S = 5.0
 
 
 def test_a_receiver_that_fails_breaks_its_stream_alone(
@@ -479,7 +477,9 @@ def test_a_second_connection_ends_the_stream(
     listening, dialled = made.pair(one, two, keys)
     here, there = keys or (None, None)
     second = made.dial(two, listening.stream.endpoint, there, here)
-    assert listening.heard.wait_broken() == "the other side connected a second time"
+    why = listening.heard.wait_broken()
+    # What the second one says may be taken before it is told that there is one.
+    assert why in ("the other side connected a second time", "got a second opening, want one")
     for end in (dialled, second):
         assert end.heard.wait_broken() == "the connection is ended"
 
