@@ -11,7 +11,7 @@ import zmq
 from edge_agent.endpoints import Endpoint
 from edge_agent.peers import KeyPair, PublicKey
 from edge_agent.transport.curve import encrypt_as_client, encrypt_as_server
-from edge_agent.transport.watched import Context, LinkEvent, Watched
+from edge_agent.transport.watched import ALL_WITH_AN_END, Context, LinkEvent, Watched
 
 HIGH_WATER: Final = 16
 """Messages that wait in one direction: what steers a stream waits behind so many chunks."""
@@ -31,7 +31,7 @@ class DataSocket(Watched):
             max_bytes=max_part_bytes,
             high_water=HIGH_WATER,
             linger_ms=LINGER_MS,
-            sees_unreached=True,
+            monitored=ALL_WITH_AN_END,
         )
         self.socket.setsockopt(zmq.RECONNECT_IVL, _NEVER)
         self.endpoint: Endpoint

@@ -47,7 +47,10 @@ _EVENTS: Final = {
     zmq.EVENT_DISCONNECTED: LinkEvent.ENDED,
     zmq.EVENT_CLOSED: LinkEvent.UNREACHED,
 }
-_ALWAYS: Final = sum(_EVENTS) - zmq.EVENT_CLOSED
+ALL_BUT_UNREACHED: Final = sum(_EVENTS) - zmq.EVENT_CLOSED
+ALL_WITH_AN_END: Final = sum(_EVENTS) - zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+"""Each connection that came or was made ends with `ENDED`. If libzmq 4.3.5 is to tell of a message
+that was not encrypted rightly, it forgets to end the connection, which then stands still."""
 
 
 class Watched:
@@ -62,7 +65,7 @@ class Watched:
         max_bytes: int,
         high_water: int,
         linger_ms: int,
-        sees_unreached: bool = False,
+        monitored: int = ALL_BUT_UNREACHED,
     ) -> None:
         self.socket = context.socket(kind)
         self.socket.linger = linger_ms
@@ -71,7 +74,7 @@ class Watched:
         self.socket.setsockopt(zmq.RCVHWM, high_water)
         self.socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         self.socket.setsockopt(zmq.BACKLOG, _BACKLOG)
-        self.monitor = self.socket.get_monitor_socket(_ALWAYS + zmq.EVENT_CLOSED * sees_unreached)
+        self.monitor = self.socket.get_monitor_socket(monitored)
 
     def bind(self, at: Endpoint) -> Endpoint:
         """Listen there; where it is then, if the port is 0.
