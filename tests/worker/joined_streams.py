@@ -33,6 +33,7 @@ class Heard:
         """The names of all calls, in order."""
         self.whys: list[str] = []
         self.on_arrival: Callable[[Stream, Arrived], object] = lambda *_: None
+        self.on_steering: Callable[[Stream, Steering], object] = lambda *_: None
         self._news = threading.Condition()
 
     def opened(self, stream: Stream) -> None:
@@ -46,7 +47,7 @@ class Heard:
         self._note("arrived", lambda: self.arrivals.append(arrived))
 
     def steered(self, stream: Stream, message: Steering) -> None:
-        del stream
+        self.on_steering(stream, message)
         self._note("steered", lambda: self.messages.append(message))
 
     def broken(self, stream: Stream, why: str) -> None:
