@@ -11,13 +11,12 @@ import zmq
 from edge_agent.endpoints import Endpoint
 from edge_agent.peers import KeyPair, PublicKey
 from edge_agent.transport.curve import encrypt_as_client, encrypt_as_server
-from edge_agent.transport.watched import Context, LinkEvent, Watched
+from edge_agent.transport.watched import ALL_WITH_AN_END, Context, LinkEvent, Watched
 
 HIGH_WATER: Final = 16
 """Messages that wait in one direction: what steers a stream waits behind so many chunks."""
 LINGER_MS: Final = 0
 _NEVER: Final = -1
-_ENDS: Final = frozenset({LinkEvent.ENDED, LinkEvent.UNPROVEN, LinkEvent.REFUSED})
 
 Part = bytes | bytearray | memoryview
 
@@ -32,12 +31,17 @@ class DataSocket(Watched):
             max_bytes=max_part_bytes,
             high_water=HIGH_WATER,
             linger_ms=LINGER_MS,
+            monitored=ALL_WITH_AN_END,
         )
         self.socket.setsockopt(zmq.RECONNECT_IVL, _NEVER)
         self.endpoint: Endpoint
         """Where it listens, or what it connects to."""
         self.is_open = False
         self._listens = False
+        self._came: set[int] = set()
+        """The numbers of a listener's connections."""
+        self._neighbours: set[int] = set()
+        """Those of them that were there when one of them proved its key: it is among them."""
 
     def listen(self, at: Endpoint, keys: KeyPair | None, domain: bytes) -> None:
         """Take a connection of whom the gate admits to the domain.
@@ -51,6 +55,7 @@ class DataSocket(Watched):
 
     def dial(self, to: Endpoint, keys: KeyPair | None, server: PublicKey | None) -> None:
         """Connect to the worker that has the key."""
+        assert (keys is None) == (server is None)
         if keys is not None and server is not None:
             encrypt_as_client(self.socket, keys, server)
         self.endpoint = to
@@ -58,13 +63,22 @@ class DataSocket(Watched):
 
     def look(self) -> str | None:
         """See what became of the connection: why it is of no use any more, or None."""
-        for event in self.events():
+        for event, number in self.numbered_events():
             if event is LinkEvent.OPEN:
                 if self.is_open:
                     return "the other side connected a second time"
                 self.is_open = True
-            elif event in _ENDS and (self.is_open or not self._listens):
+                self._neighbours = set(self._came)
+            elif not self._listens:
                 return f"the connection is {event}"
+            elif event is LinkEvent.CAME:
+                self._came.add(number)
+            elif event is LinkEvent.ENDED:
+                # Anybody may come and go; who proves nothing is gone after `HANDSHAKE_MS`.
+                self._came.discard(number)
+                self._neighbours.discard(number)
+                if self.is_open and not self._neighbours:
+                    return f"the connection is {event}"
         return None
 
     def receive(self) -> list[memoryview] | None:

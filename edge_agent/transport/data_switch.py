@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+import threading
 from typing import Any
 
 import zmq
@@ -31,6 +31,7 @@ class DataSwitch:
         self._owners: dict[Any, DataSocket] = {}
         self._monitors: dict[Any, DataSocket] = {}
         self._is_woken = False
+        self._waking = threading.Lock()
 
     def socket(self, max_part_bytes: int) -> DataSocket:
         """A new one, which takes parts of at most so many bytes."""
@@ -57,10 +58,10 @@ class DataSwitch:
         """Have `wait` return, now or next time. Any thread may call it."""
         if self._is_woken:
             return
-        self._is_woken = True
-        # After the end there is nobody to wake.
-        with suppress(OSError):
-            os.eventfd_write(self._wake_fd, 1)
+        with self._waking:
+            if not self._is_woken:
+                self._is_woken = True
+                os.eventfd_write(self._wake_fd, 1)
 
     def wait(self) -> tuple[list[DataSocket], list[DataSocket]]:
         """Wait for input, room, an event or a wake: which sockets have events, and which have input
@@ -75,9 +76,9 @@ class DataSwitch:
             elif one is self._gate.socket:
                 self._gate.serve()
             else:
-                # In this order, or a wake in between would be read with the one before and the next
-                # ones be left out; and before what was asked for is looked at.
+                # In this order: else what is written in between is read, and nobody wakes again.
                 os.eventfd_read(self._wake_fd)
+                # Before what was asked for is looked at: what comes later wakes again.
                 self._is_woken = False
         return eventful, ready
 
@@ -85,4 +86,7 @@ class DataSwitch:
         """Close everything."""
         self._gate.close()
         self._context.destroy(linger=0)
-        os.close(self._wake_fd)
+        with self._waking:
+            # There is nobody to wake, and the number may soon be that of another file.
+            self._is_woken = True
+            os.close(self._wake_fd)

@@ -28,9 +28,9 @@ from msgspec import Meta
 
 from edge_agent.errors import OtherVersion, ProtocolError
 from edge_agent.plans import Epoch
-from edge_agent.wire.frames import Buffer, nbytes, padded_total, payload_parts
+from edge_agent.wire.frames import ALIGNMENT_BYTES, Buffer, nbytes, padded_total, payload_parts
 from edge_agent.wire.messages import Message, decode, encoded
-from edge_agent.wire.parts import MAX_DEADLINE_S, Name, TensorHeads
+from edge_agent.wire.parts import MAX_DEADLINE_S, MAX_TENSORS, Name, TensorHeads
 
 PROTOCOL: Final = 1
 MAX_CHUNK_BYTES: Final = 1 << 20
@@ -41,7 +41,10 @@ WITH_MESSAGE_BYTES: Final = 128 * 1024
 costs less than several that are not (measured: below about 200 KiB)."""
 TOGETHER_BYTES: Final = 512 * 1024
 """Records go together in a part while it has fewer bytes."""
-MAX_PART_BYTES: Final = TOGETHER_BYTES + MAX_HEAD_BYTES + WITH_MESSAGE_BYTES + 4096
+MAX_PART_BYTES: Final = (
+    TOGETHER_BYTES + MAX_HEAD_BYTES + WITH_MESSAGE_BYTES + (MAX_TENSORS + 1) * ALIGNMENT_BYTES
+)
+"""Any number of tensors may go with a message, and before each there may be a gap."""
 
 _MESSAGE, _WHOLE, _CHUNK = range(3)
 ELEMENT_BYTES: Final = 8

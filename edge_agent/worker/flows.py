@@ -84,6 +84,11 @@ class Outflow:
         """Messages with tensors that are not sent, or not wholly."""
         return len(self._waiting)
 
+    @property
+    def steering(self) -> int:
+        """Messages without tensors that are not sent."""
+        return len(self._steering)
+
     def open(self, window_bytes: int) -> None:
         """The other side takes so much at once. Raises: ProtocolError: it said so before."""
         if self._window_bytes is not None:

@@ -24,7 +24,7 @@ from edge_agent.wire.streaming import (
     StreamCodec,
     Tensors,
 )
-from edge_agent.worker.flows import Arrived, Inflow, Outflow, Parts, Steering
+from edge_agent.worker.flows import Arrived, Inflow, Outflow, Parts, Steering, cost_bytes
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +32,8 @@ A_TURN: Final = 16
 """Messages of one neighbour that are taken before the others have their turn."""
 MAX_WAITING: Final = 4096
 """Messages without tensors that wait to be sent to one neighbour."""
+_TOO_LARGE: Final = "which is more than the window of the other side"
+_NOT_TAKEN: Final = "messages wait for the other side, which does not take them"
 
 T = TypeVar("T")
 
@@ -40,7 +42,7 @@ class Receiver(Protocol):
     """What a stream tells, on the thread of the streams. None of it may block."""
 
     def opened(self, stream: Stream) -> None:
-        """Both sides are there."""
+        """Both sides are there. Said before anything came."""
         ...
 
     def arrived(self, stream: Stream, arrived: Arrived) -> None:
@@ -52,7 +54,8 @@ class Receiver(Protocol):
         ...
 
     def broken(self, stream: Stream, why: str) -> None:
-        """It is over. Said once, and nothing after it."""
+        """It is over: a message is larger than the window of the other side, that one broke the
+        rules, does not take what it is told, or is gone. Said once, and nothing after it."""
         ...
 
 
@@ -92,15 +95,18 @@ class Stream:
 
     def release(self, arrived: Arrived) -> None:
         """These tensors are no longer needed."""
-        if self._streams.is_here:
+        if self._streams.is_serving(self):
             # What came is answered at the end of the turn.
             self.inflow.release(arrived.cost_bytes)
         else:
             self._streams.post(self, lambda _: self.inflow.release(arrived.cost_bytes))
 
     def close(self) -> None:
-        """End it; the receiver hears nothing more."""
-        self._streams.post(self, lambda _: self._streams.drop(self))
+        """End it; the receiver hears nothing more, but for what it is being told meanwhile."""
+        if self._streams.is_here:
+            self._streams.drop(self)
+        else:
+            self._streams.post(self, lambda _: self._streams.drop(self))
 
 
 class Streams:
@@ -113,6 +119,7 @@ class Streams:
         self._switch = DataSwitch(lambda domain, key, _: self._admitted.get(domain) == key)
         self._numbers = itertools.count(1)
         self._streams: dict[Any, Stream] = {}
+        self._served: Stream | None = None
         self._posted: deque[tuple[Stream | None, Callable[[Any], object]]] = deque()
         self._is_ended = False
         self._posting = threading.Lock()
@@ -183,6 +190,8 @@ class Streams:
 
         def run() -> None:
             try:
+                if self._is_ended:
+                    raise WorkerLost("the worker is ending")
                 answer.set_result(make())
             except BaseException as error:
                 answer.set_exception(error)
@@ -204,6 +213,10 @@ class Streams:
     def is_here(self) -> bool:
         """Whether the caller is the thread of the streams."""
         return threading.get_ident() == self._thread.ident
+
+    def is_serving(self, stream: Stream) -> bool:
+        """Whether the caller is told of what came on this stream."""
+        return self._served is stream and self.is_here
 
     def stop(self) -> None:
         """End all streams."""
@@ -227,6 +240,8 @@ class Streams:
                         self._guarded(stream, self._look)
                 self._do_posted()
         finally:
+            with self._posting:
+                self._is_ended = True
             for stream in list(self._streams.values()):
                 self.drop(stream)
             while self._posted:
@@ -258,10 +273,15 @@ class Streams:
             self._break(stream, f"an error of this worker: {error}")
 
     def _serve(self, stream: Stream) -> None:
+        if not stream.socket.is_open:
+            # Before what came: it tells that both sides are there.
+            self._look(stream)
+        self._served = stream
         for _ in range(A_TURN):
             if stream.is_over or (parts := stream.socket.receive()) is None:
                 break
             self._take(stream, parts)
+        self._served = None
         if not stream.is_over:
             self._pump(stream)
 
@@ -285,28 +305,46 @@ class Streams:
                     stream.outflow.grant(granted_bytes)
                 case _:
                     stream.receiver.steered(stream, found)
+            if stream.is_over:
+                return
 
     def _pump(self, stream: Stream) -> None:
         """Send what may be sent, as far as ZeroMQ takes it."""
-        credit = stream.inflow.credit()
-        if credit is not None:
-            stream.outflow.steer(credit)
         while True:
-            parts = stream.pending or stream.outflow.next()
+            parts = stream.pending or self._next(stream)
             if parts is None:
+                if (large := stream.outflow.is_too_large) is not None:
+                    cost = cost_bytes(large.tensors)
+                    self._break(stream, f"run {large.run} needs {cost} bytes, {_TOO_LARGE}")
+                    return
                 break
             if not stream.socket.send(parts.parts, is_shared=parts.is_shared):
                 stream.pending = parts
+                if stream.outflow.steering > MAX_WAITING:
+                    self._break(stream, f"{stream.outflow.steering} {_NOT_TAKEN}")
+                    return
                 break
             stream.pending = None
         if stream.wants_room != (stream.pending is not None):
             stream.wants_room = not stream.wants_room
             self._switch.want_room(stream.socket, wanted=stream.wants_room)
 
+    @staticmethod
+    def _next(stream: Stream) -> Parts | None:
+        # Not while something waits for room: else there is one more with each turn.
+        credit = stream.inflow.credit()
+        if credit is not None:
+            stream.outflow.steer(credit)
+        return stream.outflow.next()
+
     def _break(self, stream: Stream, why: str) -> None:
-        if not stream.is_over:
-            self.drop(stream)
+        if stream.is_over:
+            return
+        self.drop(stream)
+        try:
             stream.receiver.broken(stream, why)
+        except Exception:
+            log.exception("a stream could not tell of its end")
 
     def drop(self, stream: Stream) -> None:
         """End a stream without telling anybody."""

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from edge_agent.errors import Busy, EdgeAgentError, OtherVersion, ProtocolError
-from edge_agent.peers import MAX_ENDPOINTS
+from edge_agent.peers import MAX_BEAT_S, MAX_ENDPOINTS
 from edge_agent.plans import Target
 from edge_agent.wire.about_peers import (
     AddPeer,
@@ -36,6 +36,7 @@ from edge_agent.wire.peering import (
     DoorAnswer,
     DoorMessage,
     Goodbye,
+    Goodput,
     Hello,
     Join,
     Joined,
@@ -60,7 +61,7 @@ PLACES: dict[str, msgspec.msgpack.Decoder[Any]] = {
 }
 JOIN = Join(key=KEY, name="pi2", endpoints=ENDS, version="0.1.0")
 HELLO = Hello(name="pi2", endpoints=ENDS, version="0.1.0", beat_s=0.25)
-WELCOME = Welcome(port=65535, endpoints=ENDS, version="0.1.0", beat_s=0.25)
+WELCOME = Welcome(port=65535, content_port=1, endpoints=ENDS, version="0.1.0", beat_s=MAX_BEAT_S)
 BEAT = Beat(number=2**53, echo=0, held_s=1e6)
 EXAMPLES: list[tuple[str, Message]] = [
     ("at_door", JOIN),
@@ -71,6 +72,7 @@ EXAMPLES: list[tuple[str, Message]] = [
     ("from_door", Refused("busy", "later")),
     ("from_peer", BEAT),
     ("from_peer", Beat(number=0, echo=None, held_s=0.0)),
+    ("from_peer", Goodput(1e-3)),
     ("from_peer", NewKey(KEY)),
     ("from_peer", NotedKey(KEY)),
     *(("from_peer", Goodbye(why)) for why in Leaving),
@@ -196,7 +198,16 @@ BOUNDS: list[tuple[str, Message, str, Any]] = [
     ("from_door", WELCOME, "version", "x" * 257),
     ("from_door", Refused("busy", ""), "code", "x" * 257),
     ("from_door", Refused("busy", ""), "message", "x" * (MAX_TOLD_CHARACTERS + 1)),
-    *(("from_door", WELCOME, "port", bad) for bad in (0, -1, 65536, 1.5, True, None)),
+    *(
+        ("from_door", WELCOME, field, bad)
+        for field in ("port", "content_port")
+        for bad in (0, -1, 65536, 1.5, True, None)
+    ),
+    *(("from_door", WELCOME, "beat_s", bad) for bad in (0.0, 0.02, MAX_BEAT_S + 1e-9)),
+    *(
+        ("from_peer", Goodput(1.0), "bytes_per_s", bad)
+        for bad in (0.0, -1.0, math.nan, math.inf, 2e15, None, "1", True)
+    ),
     *(
         ("from_peer", BEAT, field, bad)
         for field in ("number", "echo")
