@@ -19,6 +19,9 @@ MOST_EVENTS: Final = 256
 HANDSHAKE_MS: Final = 5000
 """A connection that has not proven its key by then is ended."""
 _BACKLOG: Final = 64
+_NOW: Final = int(zmq.NOBLOCK)
+_MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
+"""As numbers: what an enumeration makes of them is made for each message."""
 
 
 class LinkEvent(StrEnum):
@@ -112,23 +115,22 @@ class Watched:
     def receive_parts(self) -> list[zmq.Frame] | None:
         """The parts of the next message; None: there is none now."""
         try:
-            part = self.socket.recv(zmq.NOBLOCK, copy=False)
+            part = self.socket.recv(_NOW, copy=False)
         except zmq.Again:
             return None
         parts = [part]
         while part.more:
             # The parts of a message come together.
-            part = self.socket.recv(zmq.NOBLOCK, copy=False)
+            part = self.socket.recv(_NOW, copy=False)
             parts.append(part)
         return parts
 
     def send_parts(self, parts: Sequence[bytes | bytearray | memoryview], *, copy: bool) -> bool:
         """Send a message; False: too much waits, or the one that it is for is gone."""
         try:
-            if len(parts) == 1:
-                self.socket.send(parts[0], zmq.NOBLOCK, copy=copy)
-            else:
-                self.socket.send_multipart(parts, zmq.NOBLOCK, copy=copy)
+            for part in parts[:-1]:
+                self.socket.send(part, _MORE, copy=copy)
+            self.socket.send(parts[-1], _NOW, copy=copy)
         except (zmq.Again, zmq.ZMQError):
             return False
         return True

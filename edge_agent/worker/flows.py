@@ -329,6 +329,6 @@ def _placed(part: memoryview) -> memoryview:
     """The part itself, if elements of any size lie where they should; else a copy."""
     if not part.nbytes:
         return part
-    found = np.frombuffer(part, np.uint8)
-    is_placed = found.__array_interface__["data"][0] % ELEMENT_BYTES == 0
-    return part if is_placed else found.copy().data
+    # numpy knows of an element of this size there whether it is aligned, without looking at it.
+    is_placed = part.nbytes >= ELEMENT_BYTES and np.ndarray(1, np.uint64, part).flags.aligned
+    return part if is_placed else np.frombuffer(part, np.uint8).copy().data

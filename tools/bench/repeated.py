@@ -68,10 +68,10 @@ def repeated(
 
     def timed() -> Result:
         before_s = short_pace_s()
-        start_s, busy_s = clock.monotonic_s(), _busy_s()
+        start_s, start_busy_s = clock.monotonic_s(), busy_s()
         result = call()
-        took_s, busy_s = clock.monotonic_s() - start_s, _busy_s() - busy_s
-        found.append((took_s, busy_s, (before_s + short_pace_s()) / 2.0))
+        took_s, processor_s = clock.monotonic_s() - start_s, busy_s() - start_busy_s
+        found.append((took_s, processor_s, (before_s + short_pace_s()) / 2.0))
         return result
 
     result = timed()
@@ -86,7 +86,8 @@ def repeated(
     return Repeated(result=result, took_s=took_s, processor_s=processor_s, paces_s=paces_s)
 
 
-def _busy_s() -> float:
+def busy_s() -> float:
+    """Processor time that all threads of this process had so far, in seconds."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 

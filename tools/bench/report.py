@@ -8,13 +8,15 @@ import os
 import platform
 import random
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypedDict
+
+import zmq
 
 from edge_agent.engine.runtime import installed_builds
 from edge_agent.profiles import RatioInterval
@@ -24,8 +26,9 @@ from models.fetch import default_cache, fetch
 
 PACKAGES = ("edge-agent", "onnx", "numpy", "pyzmq", "msgspec")
 
-
 Row = dict[str, object]
+Quiet = Callable[[], bool]
+"""Whether nothing else worked on the device since the last call."""
 
 
 class Limits(TypedDict):
@@ -52,13 +55,18 @@ class Options:
     flags: frozenset[str] = frozenset()
     """Which of its own options were given."""
 
-    def compare(self, a: Run, b: Run, max_pairs: int = 300) -> RatioInterval:
-        """Time of `a` over time of `b`, from interleaved pairs."""
-        return compare(a, b, **self._limits(max_pairs))
+    def compare(
+        self, a: Run, b: Run, max_pairs: int = 300, quiet: Quiet | None = None
+    ) -> RatioInterval:
+        """Time of `a` over time of `b`, from interleaved pairs; of those that were `quiet`, if
+        there are enough."""
+        return compare(a, b, **self._limits(max_pairs), quiet=quiet)
 
-    def compare_with_control(self, a: Run, b: Run) -> tuple[RatioInterval, RatioInterval]:
+    def compare_with_control(
+        self, a: Run, b: Run, quiet: Quiet | None = None
+    ) -> tuple[RatioInterval, RatioInterval]:
         """As `compare`, and `a` over itself in the same rounds."""
-        return compare_with_control(a, b, **self._limits(300))
+        return compare_with_control(a, b, **self._limits(300), quiet=quiet)
 
     def _limits(self, max_pairs: int) -> Limits:
         most = min(max_pairs, 8 if self.is_smoke else 300)
@@ -118,6 +126,7 @@ def environment() -> dict[str, object]:
         "python": platform.python_version(),
         **dict(installed_builds()),
         **{package: metadata.version(package) for package in PACKAGES},
+        "libzmq": zmq.zmq_version(),
     }
 
 
@@ -166,6 +175,8 @@ def publish(asked: Options, rows: Sequence[Row]) -> None:
 def _cell(value: object) -> str:
     if isinstance(value, dict) and "median" in value:
         return interval(RatioInterval(**value))
+    if value is None:
+        return "-"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
