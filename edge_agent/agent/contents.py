@@ -25,6 +25,7 @@ from edge_agent.peers import PublicKey
 from edge_agent.store.blobs import read_range
 from edge_agent.store.partial import Partial
 from edge_agent.transport.peer_sockets import Dialled, Listener
+from edge_agent.transport.watched import LinkEvent
 from edge_agent.wire.contents import (
     MAX_PIECE_BYTES,
     AskContent,
@@ -91,13 +92,11 @@ class ContentLine:
         return self._listener.endpoint.port
 
     def dial(self, to: Endpoint, key: PublicKey) -> None:
-        """Connect to the peer, which says so by a first message."""
+        """Connect to the peer."""
         self._hang_up()
         self._dialled = self._host.switchboard.dial(
             to, self._host.keys, key, self._on_dialled_input
         )
-        # The other side learns from it where to answer.
-        self._send(NoContent(number=0, code="error", message="here"))
 
     def ask(self, sha256: str, offset_bytes: int, length_bytes: int, answer: Answer) -> None:
         """Ask for a piece, when it is its turn; `answer` is called on this thread."""
@@ -133,11 +132,21 @@ class ContentLine:
         return False
 
     def _on_dialled_input(self, dialled: Dialled) -> None:
-        dialled.events()
+        events = set(dialled.events())
+        if LinkEvent.OPEN in events:
+            # From it the other side learns where to send what it asks.
+            self._send(NoContent(number=0, code="error", message="here"))
         for _ in range(A_TURN):
             if dialled is not self._dialled or (raw := dialled.receive()) is None:
-                return
+                break
             self._take(raw)
+        if dialled is not self._dialled:
+            return
+        if LinkEvent.REFUSED in events:
+            self._hang_up()
+        elif LinkEvent.ENDED in events:
+            # It is made again by itself, but answers to what was asked before will not come.
+            self.forget()
 
     def _on_listener_input(self, listener: Listener) -> None:
         listener.events()
@@ -147,7 +156,7 @@ class ContentLine:
             if received.route != self._route:
                 # It connected anew: answers to what was asked before will not come.
                 self._route = received.route
-                self._fail_awaited()
+                self.forget()
             self._take(received.payload)
 
     def _take(self, raw: bytes) -> None:
@@ -209,7 +218,8 @@ class ContentLine:
         told = refusal(error)
         self._send(NoContent(number=number, code=told.code, message=told.message))
 
-    def _fail_awaited(self) -> None:
+    def forget(self) -> None:
+        """The peer is gone: who waits for it is told."""
         answers = [*self._awaited.values(), *(answer for _, answer in self._waiting)]
         self._awaited.clear()
         self._waiting.clear()
@@ -220,7 +230,7 @@ class ContentLine:
         if self._dialled is not None:
             self._host.switchboard.close(self._dialled)
             self._dialled = None
-        self._fail_awaited()
+        self.forget()
 
     def close(self) -> None:
         """End it; who waits is told."""

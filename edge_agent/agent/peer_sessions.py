@@ -335,6 +335,8 @@ class Session:
             case Leaving.REMOVED:
                 self._why = "it removed this device from its list"
                 self._knocking.pause(now_s, REFUSED_PAUSE_S)
+        # What was asked for will not come.
+        self.contents.forget()
         self.liveness.end(now_s)
         self._tell_condition()
 

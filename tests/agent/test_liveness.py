@@ -324,6 +324,7 @@ def test_whatever_happens_no_time_is_negative_and_what_is_silent_was_quiet_for_l
                 liveness.look(now_s)
             case "slept":
                 liveness.slept(held_s, now_s)
+                liveness.look(now_s)
                 awaited.clear()
             case "begin":
                 liveness.begin(0.25, now_s)

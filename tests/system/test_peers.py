@@ -98,6 +98,7 @@ def test_without_the_option_nothing_listens_and_with_it_one_port_and_two_for_eac
     assert listening_ports(two) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "code", "told"),
     [
@@ -123,6 +124,7 @@ def test_what_cannot_be_is_told_and_leaves_nothing_running(
     assert not place.socket.exists()
 
 
+@pytest.mark.long
 def test_an_address_that_is_taken_is_told(place: Place) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         at = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
@@ -172,6 +174,7 @@ def test_a_killed_agent_is_missed_within_a_second_and_is_up_again_after_its_retu
     until(one, "two", "up")
 
 
+@pytest.mark.long
 def test_a_frozen_agent_is_silent_and_blames_nobody_when_it_wakes(
     start: StartAgent, elsewhere: MakePlace
 ) -> None:
@@ -251,6 +254,7 @@ def test_a_rotated_key_is_told_to_the_peers(start: StartAgent, elsewhere: MakePl
     assert "not told of a new key: two. Wait until they are up" in refused.err
 
 
+@pytest.mark.long
 def test_the_key_is_private_and_a_readable_one_is_refused(start: StartAgent, place: Place) -> None:
     one = start(*LISTEN)
     key = place.state / "key"

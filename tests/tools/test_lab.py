@@ -135,6 +135,7 @@ def test_devices_reach_each_other_at_one_address_and_cut_pairs_do_not(name: str)
         assert refusal(made, 1, 1) == closed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("mbit_per_s", "seconds"),
     [
@@ -155,6 +156,7 @@ def test_a_link_carries_its_rate_in_both_directions(
 
 
 @needs_tun
+@pytest.mark.long
 def test_a_round_trip_takes_as_long_as_the_link_says_and_packets_stay_in_order(name: str) -> None:
     with lab.Lab(devices=3, links="0-1=20ms,1-2=50Mbit/40ms", name=name) as made:
         for source, target, least_s in ((0, 1, 0.02), (1, 0, 0.02), (1, 2, 0.04)):
@@ -228,6 +230,7 @@ def test_what_runs_on_a_device_is_told_where_it_is_and_keeps_its_process_number(
         assert told == [str(process.pid), name, "1", ",".join(made.addresses)]
 
 
+@pytest.mark.long
 def test_the_agents_of_two_devices_have_places_of_their_own(name: str) -> None:
     serve = [sys.executable, "-m", "edge_agent.cli", "serve", "--json"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True, "cwd": ROOT}
@@ -307,6 +310,7 @@ def testbed(tmp_path: Path) -> CommandLine:
     return CommandLine(tmp_path)
 
 
+@pytest.mark.long
 def test_a_lab_stays_up_between_commands_until_it_is_taken_down(
     name: str, testbed: CommandLine
 ) -> None:
@@ -343,6 +347,7 @@ def test_a_lab_stays_up_between_commands_until_it_is_taken_down(
         )
 
 
+@pytest.mark.long
 def test_a_command_gets_the_lab_and_its_exit_code_is_passed_on(
     name: str, testbed: CommandLine
 ) -> None:
@@ -354,6 +359,7 @@ def test_a_command_gets_the_lab_and_its_exit_code_is_passed_on(
     assert (code, error) == (127, "cannot run no-such-program: No such file or directory\n")
 
 
+@pytest.mark.long
 def test_a_command_that_takes_its_own_lab_down_is_not_killed_by_that(
     name: str, testbed: CommandLine
 ) -> None:
@@ -390,6 +396,7 @@ def waiting(
         yield process, [psutil.Process(pid) for pid in pids]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_is_passed_on_and_the_lab_is_removed(
     name: str, testbed: CommandLine, number: signal.Signals
@@ -402,6 +409,7 @@ def test_a_signal_is_passed_on_and_the_lab_is_removed(
         assert all(map(has_ended, running))
 
 
+@pytest.mark.long
 def test_after_a_kill_down_finds_everything(name: str, testbed: CommandLine) -> None:
     with waiting(testbed, name) as (process, running):
         process.kill()
@@ -417,6 +425,7 @@ def hanging(folder: Path, is_told: Path) -> Callable[[], Any]:
     return is_told.exists
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_what_is_broken_off_while_it_is_made_leaves_nothing(
     name: str, testbed: CommandLine, tmp_path: Path, number: signal.Signals

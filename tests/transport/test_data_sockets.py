@@ -131,7 +131,9 @@ def test_only_a_key_that_is_admitted_to_the_domain_is_let_in(made: Switch) -> No
     refused[0].dial(other.endpoint, THERE, HERE.public)
     refused[1].dial(listening.endpoint, STRANGER, HERE.public)
     made.run(lambda: len(made.whys) == 2)
-    assert made.whys == dict.fromkeys(refused, "the connection is refused")
+    # The refusal may not arrive before the connection is closed behind it.
+    assert set(made.whys) == set(refused)
+    assert set(made.whys.values()) <= {"the connection is refused", "the connection is ended"}
     right = made.socket()
     right.dial(listening.endpoint, THERE, HERE.public)
     made.run(lambda: listening.is_open and right.is_open)
