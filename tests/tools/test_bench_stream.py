@@ -62,6 +62,24 @@ def test_bars_depend_on_size_and_link(tool: dict[str, Any], name: str, bar: floa
     assert row.bar == bar
 
 
+@pytest.mark.parametrize(
+    ("name", "quiet_rounds", "is_met"),
+    [
+        ("plain:1MiB", 6, True),
+        ("plain:1MiB", 5, None),
+        ("plain:256KiB", 9, None),
+        ("1Gbit:1MiB", 0, True),
+        ("1Gbit:256KiB", 9, None),
+    ],
+)
+def test_beside_others_a_row_that_the_processor_limits_is_not_judged(
+    tool: dict[str, Any], name: str, quiet_rounds: int, is_met: bool | None
+) -> None:
+    (row,) = [row for row in tool["ROWS"] if row.name == name]
+    cells = tool["_judged"](row, {"bar": 0.0, "is_met": True}, quiet_rounds)
+    assert cells == {"bar": row.bar, "is_met": is_met}
+
+
 def test_figures_are_medians_over_runs(tool: dict[str, Any]) -> None:
     class Some:
         size_bytes = 10**6
