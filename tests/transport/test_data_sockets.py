@@ -52,7 +52,7 @@ class Switch:
             eventful, ready = self.switch.wait()
             for socket in eventful:
                 if (why := socket.look()) is not None:
-                    self.whys[socket] = why
+                    self.whys.setdefault(socket, why)
             for socket in ready:
                 while (parts := socket.receive()) is not None:
                     self.received[socket].append([bytes(part) for part in parts])

@@ -87,12 +87,17 @@ def _others_are_not_disturbed(made: Rig, one: Streams) -> Iterator[None]:
 class Neighbour:
     """A DEALER that says whatever a test wants."""
 
-    def __init__(self, made: zmq.Socket[bytes]) -> None:
+    def __init__(self, made: zmq.Socket[bytes], to: End) -> None:
         self.socket = made
+        self._to = to
 
     def say(self, *parts: bytes) -> None:
-        """Send these, as soon as they are taken."""
-        assert self.socket.poll(20_000, zmq.POLLOUT), "nothing more is taken"
+        """Send these as soon as they are taken, or nothing once the stream has ended."""
+        until_s = clock.monotonic_s() + 20
+        while not self.socket.poll(50, zmq.POLLOUT):
+            if self._to.heard.whys:
+                return
+            assert clock.monotonic_s() < until_s, "nothing more is taken"
         self.socket.send_multipart(parts)
 
     def tell(self, message: Message) -> None:
@@ -110,7 +115,7 @@ class Neighbour:
 
 
 @contextmanager
-def neighbour(to: Endpoint, opening: bytes = OPENING) -> Iterator[Neighbour]:
+def neighbour(to: End, opening: bytes = OPENING) -> Iterator[Neighbour]:
     """One that connects, and opens the stream unless `opening` is empty."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     made = context.socket(zmq.DEALER)
@@ -118,8 +123,8 @@ def neighbour(to: Endpoint, opening: bytes = OPENING) -> Iterator[Neighbour]:
     made.rcvhwm = 1
     made.setsockopt(zmq.RECONNECT_IVL, -1)
     try:
-        made.connect(str(to))
-        found = Neighbour(made)
+        made.connect(str(to.stream.endpoint))
+        found = Neighbour(made, to)
         if opening:
             found.say(opening)
         yield found
@@ -174,7 +179,7 @@ def test_who_breaks_the_rules_hears_no_more_and_it_is_said_why(
     made: Rig, one: Streams, said: list[tuple[bytes, ...]], told: str
 ) -> None:
     listening = attacked(made, one)
-    with neighbour(listening.stream.endpoint) as bad:
+    with neighbour(listening) as bad:
         for parts in said:
             bad.say(*parts)
         assert told in listening.heard.wait_broken()
@@ -182,7 +187,7 @@ def test_who_breaks_the_rules_hears_no_more_and_it_is_said_why(
 
 def test_who_goes_on_sending_what_was_not_released_is_ended(made: Rig, one: Streams) -> None:
     listening = made.listen(one, window_bytes=10 * HEAD_BYTES, holds=True)
-    with neighbour(listening.stream.endpoint) as bad:
+    with neighbour(listening) as bad:
         for _ in range(11):
             bad.tell(heads())
         why = listening.heard.wait_broken()
@@ -194,7 +199,7 @@ def test_random_bytes_end_a_stream_or_are_nothing(made: Rig, one: Streams) -> No
     drawn = random.Random(5)
     for _ in range(20):
         listening = attacked(made, one)
-        with neighbour(listening.stream.endpoint) as bad:
+        with neighbour(listening) as bad:
             for _ in range(3):
                 bad.say(
                     *(drawn.randbytes(drawn.randint(1, 60)) for _ in range(drawn.randint(1, 3)))
@@ -211,7 +216,7 @@ def test_who_listens_may_break_the_rules_as_well(made: Rig, one: Streams) -> Non
         port = bad.bind_to_random_port("tcp://127.0.0.1")
         dialled = made.dial(one, Endpoint(host="127.0.0.1", port=port))
         dialled.put({"x": np.zeros(MIB, np.uint8)})
-        Neighbour(bad).say(b"\0" * 16)
+        Neighbour(bad, dialled).say(b"\0" * 16)
         assert dialled.heard.wait_broken().startswith("got version 0 of the protocol")
     finally:
         context.destroy(linger=0)
@@ -223,7 +228,7 @@ def test_who_only_speaks_tcp_hears_a_greeting_and_ends_nothing(made: Rig, one: S
     for text in (b"GET / HTTP/1.1\r\n\r\n" * 9, b"", b"\xff" * 64):
         with socket.create_connection((to.host, to.port), timeout=10) as raw:
             raw.sendall(text)
-    with neighbour(to) as good:
+    with neighbour(listening) as good:
         good.tell(heads())
         listening.heard.wait_arrivals(1)
         for text in (b"GET / HTTP/1.1\r\n\r\n" * 9, b"", b"\xff" * 64):
@@ -258,7 +263,7 @@ def test_the_end_is_told_though_others_hold_connections_that_prove_nothing(
 
 def test_who_does_not_open_is_sent_nothing_but_may_send(made: Rig, one: Streams) -> None:
     listening = attacked(made, one)
-    with neighbour(listening.stream.endpoint, opening=b"") as odd:
+    with neighbour(listening, opening=b"") as odd:
         for run in range(10):
             listening.put({"x": np.zeros(MIB, np.uint8)}, run)
         odd.tell(heads())
@@ -269,7 +274,7 @@ def test_who_does_not_open_is_sent_nothing_but_may_send(made: Rig, one: Streams)
 
 def test_a_window_of_one_byte_is_told_when_something_is_to_be_sent(made: Rig, one: Streams) -> None:
     listening = attacked(made, one)
-    with neighbour(listening.stream.endpoint, CODEC.message(Opening(1))) as odd:
+    with neighbour(listening, CODEC.message(Opening(1))) as odd:
         odd.tell(CANCEL)
         listening.heard.wait(lambda: listening.heard.messages == [CANCEL], "it goes on")
         assert listening.heard.whys == []
@@ -283,7 +288,7 @@ def test_a_neighbour_that_stops_reading_holds_no_more_than_what_was_put(
 ) -> None:
     listening = attacked(made, one)
     array = np.zeros(MIB, np.uint8)
-    with neighbour(listening.stream.endpoint, CODEC.message(Opening(2**48))):
+    with neighbour(listening, CODEC.message(Opening(2**48))):
         listening.heard.wait_opened()
         before = psutil.Process().memory_info().rss
         for run in range(300):
@@ -300,7 +305,7 @@ def test_a_neighbour_that_stops_reading_holds_no_more_than_what_was_put(
 
 def test_a_flood_of_steering_messages_is_heard_and_disturbs_nobody(made: Rig, one: Streams) -> None:
     listening = attacked(made, one)
-    with neighbour(listening.stream.endpoint) as bad:
+    with neighbour(listening) as bad:
         count = 5000
         for run in range(count):
             bad.tell(Cancel(epoch=EPOCH, run=run))
@@ -322,11 +327,9 @@ def test_who_has_itself_answered_and_does_not_read_is_ended(made: Rig, one: Stre
 
     listening.heard.on_steering = answer
     part = CODEC.message(CANCEL) * 100
-    with neighbour(listening.stream.endpoint) as bad:
+    with neighbour(listening) as bad:
         for _ in range(MAX_WAITING):
-            # Nothing more is taken once it is ended.
-            if bad.socket.poll(500, zmq.POLLOUT):
-                bad.socket.send(part)
+            bad.say(part)
             if listening.heard.whys:
                 break
         why = listening.heard.wait_broken()
@@ -338,7 +341,7 @@ def test_who_has_itself_answered_and_does_not_read_is_ended(made: Rig, one: Stre
 def test_credit_for_who_does_not_read_is_kept_in_one_sum(made: Rig, one: Streams) -> None:
     listening = attacked(made, one, window_bytes=100 * HEAD_BYTES)
     count = 3 * MAX_WAITING
-    with neighbour(listening.stream.endpoint) as bad:
+    with neighbour(listening) as bad:
         # Enough for all that is between them, so that nothing more is taken.
         for run in range(40):
             listening.put({"x": np.zeros(MIB // 4, np.uint8)}, run)
