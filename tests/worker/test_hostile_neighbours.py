@@ -94,11 +94,18 @@ class Neighbour:
     def say(self, *parts: bytes) -> None:
         """Send these as soon as they are taken, or nothing once the stream has ended."""
         until_s = clock.monotonic_s() + 20
-        while not self.socket.poll(50, zmq.POLLOUT):
+        while not self._has_sent(parts):
             if self._to.heard.whys:
                 return
             assert clock.monotonic_s() < until_s, "nothing more is taken"
-        self.socket.send_multipart(parts)
+
+    def _has_sent(self, parts: tuple[bytes, ...]) -> bool:
+        self.socket.poll(50, zmq.POLLOUT)
+        try:
+            self.socket.send_multipart(parts, zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
 
     def tell(self, message: Message) -> None:
         """Send a message without tensors."""

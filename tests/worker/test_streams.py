@@ -20,6 +20,7 @@ from edge_agent.transport.curve import make_keys
 from edge_agent.wire.streaming import Cancel, RunFailed, Stale
 from edge_agent.worker.flows import Arrived
 from edge_agent.worker.streams import Stream, Streams
+from tests.system.running import wait_until
 from tests.wire.made_streams import (
     EPOCH,
     NESTED,
@@ -160,6 +161,8 @@ def test_a_cancelled_run_is_not_sent_and_its_credit_is_there_again(
     listening.heard.wait_arrivals(1)
     dialled.stream.cancel(1)
     dialled.stream.cancel(3)
+    # Not before: a run that has begun may arrive all the same.
+    wait_until(lambda: dialled.stream.outflow.waiting == 1, "two are cancelled")
     listening.stream.release(listening.heard.arrivals[0])
     got = listening.heard.wait_arrivals(2)
     assert [arrived.message.run for arrived in got] == [0, 2]
@@ -403,7 +406,7 @@ def test_what_is_asked_for_while_it_ends_is_made_or_refused(made: Rig) -> None:
         def listen(streams: Streams = streams, refused: list[bool] = refused) -> None:
             try:
                 while True:
-                    made.listen(streams)
+                    made.listen(streams).stream.close()
             except WorkerLost:
                 refused.append(True)
 
