@@ -5,6 +5,7 @@ waits for all of them. Nothing here blocks but `Switchboard.wait`.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -143,6 +144,8 @@ class Switchboard:
         self._poller.register(self._gate.socket, zmq.POLLIN)
         self._poller.register(self._wake_fd, zmq.POLLIN)
         self._calls: dict[Any, Callable[[], None]] = {}
+        self._waking = threading.Lock()
+        self._is_ended = False
 
     def listen(
         self, at: Endpoint, keys: KeyPair, domain: bytes, on_input: Callable[[Listener], None]
@@ -186,9 +189,10 @@ class Switchboard:
 
     def wake(self) -> None:
         """Have `wait` return. Any thread may call it."""
-        # After the end there is nobody to wake.
-        with suppress(OSError):
-            os.eventfd_write(self._wake_fd, 1)
+        with self._waking:
+            # After the end there is nobody to wake, and the number may be that of another file.
+            if not self._is_ended:
+                os.eventfd_write(self._wake_fd, 1)
 
     def wait(self, timeout_s: float) -> list[Any]:
         """Wait for input, a wake or the timeout: what has input, for `serve`."""
@@ -210,4 +214,6 @@ class Switchboard:
         """Close everything; what was sent last may still leave."""
         self._gate.close()
         self._context.destroy()
-        os.close(self._wake_fd)
+        with self._waking:
+            self._is_ended = True
+            os.close(self._wake_fd)
