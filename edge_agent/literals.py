@@ -43,6 +43,12 @@ def _whole(value: object) -> str:
             return repr(value)
 
 
+def plain_text(text: str, most: int = 400) -> str:
+    """What somebody else says, on one line and without what a terminal would obey."""
+    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text[:most])
+    return shown if len(text) <= most else f"{shown}…"
+
+
 def too_long() -> str:
     """A number that Python does not read."""
     return f"a number of more than {sys.get_int_max_str_digits()} digits"

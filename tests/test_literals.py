@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.literals import literal, unreadable
+from edge_agent.literals import literal, plain_text, unreadable
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.text(max_size=20)
 
@@ -61,3 +61,9 @@ def test_what_python_cannot_read_is_told_in_words_of_the_file(
 def test_what_is_wrong_elsewhere_is_told_as_the_parser_does() -> None:
     assert "line 1" in _problem(json.loads, "{")
     assert "line 1" in _problem(tomllib.loads, "x = =")
+
+
+def test_what_others_say_is_one_line_that_no_terminal_obeys() -> None:
+    said = "up\x1b[2J\nfake  row\t\x07\u202e é"
+    assert plain_text(said) == "up�[2J�fake  row��� é"
+    assert plain_text("x" * 401) == "x" * 400 + "…"

@@ -9,6 +9,7 @@ from edge_agent import clock
 from edge_agent.agent.peer_host import Host, unproven
 from edge_agent.endpoints import Endpoint
 from edge_agent.errors import EdgeAgentError, PeerLost, PeerRefused, ProtocolError, error_from_code
+from edge_agent.literals import plain_text
 from edge_agent.peers import Origin, Peer, PublicKey
 from edge_agent.transport.curve import keys_of
 from edge_agent.transport.names import addresses_of
@@ -84,7 +85,7 @@ class Joining:
             case Joined(endpoints=_) | Welcome(endpoints=_):
                 self._end(self._peer(asked.endpoint))
             case Refused(code=code, message=message):
-                self._end(error_from_code(code, f"{self._name}: {message}"))
+                self._end(error_from_code(code, f"{self._name}: {plain_text(message)}"))
 
     @property
     def _name(self) -> str:

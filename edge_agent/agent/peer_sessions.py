@@ -22,6 +22,7 @@ from edge_agent.agent.offences import Offences, Pace
 from edge_agent.agent.peer_host import Host, understood
 from edge_agent.endpoints import Endpoint
 from edge_agent.errors import EdgeAgentError, OtherVersion, ProtocolError, StorageError, UsageError
+from edge_agent.literals import plain_text
 from edge_agent.peers import (
     MAX_ENDPOINTS,
     Peer,
@@ -171,7 +172,7 @@ class Session:
 
     def knocked_in_vain(self, why: str, now_s: float, *, is_refused: bool) -> None:
         """See `knocking.Caller`."""
-        self._why = why
+        self._why = plain_text(why)
         if is_refused and not self._has_channel:
             # It is there, and nothing is to be awaited of it.
             self.liveness.end(now_s)
@@ -214,7 +215,7 @@ class Session:
     def not_understood(self, error: ProtocolError, now_s: float) -> None:
         """What it said at the door was nothing that is said there."""
         if isinstance(error, OtherVersion):
-            self._why = str(error)
+            self._why = plain_text(str(error))
         else:
             self.offend(str(error), now_s)
 
@@ -349,7 +350,7 @@ class Session:
         told: Iterable[str],
     ) -> None:
         """The peer, with this key, said of itself."""
-        self._version = version
+        self._version = plain_text(version, 64)
         self._their_beat_s = max(beat_s, 1e-3)
         endpoints = dict.fromkeys([*reached_at, *understood(told)])
         names = [one for one in self.peer.endpoints if not one.is_address]
@@ -385,6 +386,8 @@ class Session:
 
     def offend(self, what: str, now_s: float) -> None:
         """It broke a rule."""
+        # It may quote what the peer sent.
+        what = plain_text(what)
         self._host.counters["offences of peers"] += 1
         is_first = self.offences.count == 0
         if self.offences.note(what, now_s):

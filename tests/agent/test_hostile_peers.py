@@ -450,3 +450,18 @@ def _decoded(raw: bytes | None) -> DoorAnswer:
     assert raw is not None, "there is no answer"
     answer: DoorAnswer = decode_from(PeerCodec().from_door, raw)
     return answer
+
+
+def test_what_a_peer_says_cannot_command_a_terminal_or_forge_a_row(
+    one: Peering, bad: Stranger
+) -> None:
+    hello = msgspec.structs.replace(bad.hello(), version="\x1b[2J\nFAKE  up")
+    assert isinstance(bad.ask_door(one, hello), Welcome)
+    assert status_of(one, "bad").version == "�[2J�FAKE  up"
+    knock = bad.dial(endpoint_of(one), one.keys.public)
+    for _ in range(PATIENCE):
+        field = {"kind": "hello", "\x1b[2J\n": 1}
+        knock.send(bytes([PROTOCOL]) + msgspec.msgpack.encode(field))
+        assert isinstance(_decoded(knock.receive()), Refused)
+    assert status_of(one, "bad").condition is BARRED
+    assert status_of(one, "bad").why.isprintable()
