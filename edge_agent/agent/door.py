@@ -49,6 +49,8 @@ class DoorHost(Host, Protocol):
     """What the door needs of the agent."""
 
     invitations: Invitations
+    unknown_told_s: float
+    """When the log was told last of an unknown key; the door may be another one since."""
 
     def shut_door(self) -> None:
         """Close it, and open it again soon."""
@@ -66,7 +68,6 @@ class Door:
         """Raises: UsageError: the address is taken, or not of this device."""
         self._host = host
         self._paces: OrderedDict[PublicKey, Pace] = OrderedDict()
-        self._told_s = float("-inf")
         self._listener = host.switchboard.listen(at, host.keys, DOMAIN, self._on_input)
         self.endpoint = self._listener.endpoint
         """Where it is."""
@@ -81,8 +82,8 @@ class Door:
             return True
         self._host.counters["connections with unknown keys refused"] += 1
         now_s = clock.monotonic_s()
-        if now_s - self._told_s > _TOLD_AGAIN_S:
-            self._told_s = now_s
+        if now_s - self._host.unknown_told_s > _TOLD_AGAIN_S:
+            self._host.unknown_told_s = now_s
             log.warning(
                 "refused a device with an unknown key at %s: %s (others are only counted, for a "
                 "minute)",

@@ -84,6 +84,8 @@ class Peering:
         self._door_at: Endpoint | None = None
         """Where it is to be."""
         self._no_door_since_s: float | None = None
+        self.unknown_told_s = float("-inf")
+        """See `door.DoorHost`."""
         self._sessions: list[Session] = []
         self._joinings: list[Joining] = []
         self._calls: deque[Callable[[], None]] = deque()
@@ -137,8 +139,9 @@ class Peering:
 
     def _open_door(self, at: Endpoint) -> None:
         self._door = Door(at, self)
+        if self._door_at is None:
+            log.info("listening for peers at %s", self._door.endpoint)
         self._door_at = self._door.endpoint
-        log.info("listening for peers at %s", self._door_at)
 
     def post(self, action: Callable[[], None]) -> None:
         """Run `action` on the thread of the peers soon; not at all if it has ended."""
