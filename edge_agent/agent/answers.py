@@ -127,9 +127,15 @@ class Answers:
                 return self._status()
             case AskDevices():
                 return Devices(device=self._device())
-            case Invite() | JoinDevice() | AskPeers() | AddPeer() | RemovePeer() | RenamePeer():
-                return self._peer_answers.answer(message)
-            case RotateKey():
+            case (
+                Invite()
+                | JoinDevice()
+                | AskPeers()
+                | AddPeer()
+                | RemovePeer()
+                | RenamePeer()
+                | RotateKey()
+            ):
                 return self._peer_answers.answer(message)
             case Infer():
                 raise BadRequest("inference does not pass here")

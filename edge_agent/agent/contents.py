@@ -81,6 +81,8 @@ class ContentLine:
         self._numbers = itertools.count(1)
         self._awaited: dict[int, Answer] = {}
         self._waiting: deque[tuple[AskContent | AskProbe, Answer]] = deque()
+        self._forgotten: deque[int] = deque(maxlen=4 * MOST_ASKED)
+        """Numbers of questions whose answers may still come."""
         self._reading = 0
 
     def listen(self, at: Endpoint) -> int:
@@ -180,7 +182,10 @@ class ContentLine:
     def _answered(self, number: int, answer: memoryview | EdgeAgentError) -> None:
         awaiting = self._awaited.pop(number, None)
         if awaiting is None:
-            self._offend("it answered what was not asked")
+            if number in self._forgotten:
+                self._forgotten.remove(number)  # it was under way when nobody waited any more
+            else:
+                self._offend("it answered what was not asked")
             return
         awaiting(answer)
         self._ask_more()
@@ -221,6 +226,7 @@ class ContentLine:
     def forget(self) -> None:
         """The peer is gone: who waits for it is told."""
         answers = [*self._awaited.values(), *(answer for _, answer in self._waiting)]
+        self._forgotten.extend(self._awaited)
         self._awaited.clear()
         self._waiting.clear()
         for answer in answers:

@@ -12,7 +12,6 @@ import socket
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -22,6 +21,7 @@ from edge_agent.agent.lanes import AHEAD, Lane, Lanes, Limits, Station
 from edge_agent.agent.lending import Lending
 from edge_agent.agent.poller import Poller
 from edge_agent.agent.stations import Stations, WorkerEvents
+from edge_agent.answering import answering
 from edge_agent.errors import AgentUnavailable
 from edge_agent.plans import Epoch
 from edge_agent.wire.messages import (
@@ -118,13 +118,7 @@ class DataPath:
         Raises:
             AgentUnavailable: the thread has ended.
         """
-        answer: Future[T] = Future()
-
-        def run() -> None:
-            try:
-                answer.set_result(question())
-            except BaseException as error:
-                answer.set_exception(error)
+        answer, run = answering(question)
 
         self.post(run)
         return answer.result()

@@ -82,7 +82,7 @@ class Joining:
             self._end(error)
             return
         match answer:
-            case Joined(endpoints=_) | Welcome(endpoints=_):
+            case Joined() | Welcome():
                 self._end(self._peer(asked.endpoint))
             case Refused(code=code, message=message):
                 self._end(error_from_code(code, f"{self._name}: {plain_text(message)}"))

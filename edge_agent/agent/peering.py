@@ -10,7 +10,7 @@ import logging
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
 from typing import Final, TypeVar
@@ -25,6 +25,7 @@ from edge_agent.agent.liveness import Patience
 from edge_agent.agent.offers import Offers
 from edge_agent.agent.peer_book import PeerBook
 from edge_agent.agent.peer_sessions import Session
+from edge_agent.answering import answering
 from edge_agent.config import Settings
 from edge_agent.endpoints import Endpoint
 from edge_agent.errors import AgentUnavailable, EdgeAgentError, PeerLost, UsageError
@@ -157,13 +158,7 @@ class Peering:
         Raises: AgentUnavailable: the thread has ended.
         """
         self._need_thread()
-        answer: Future[T] = Future()
-
-        def run() -> None:
-            try:
-                answer.set_result(question())
-            except BaseException as error:
-                answer.set_exception(error)
+        answer, run = answering(question)
 
         with self._posting:
             if self._is_ended:
@@ -173,14 +168,14 @@ class Peering:
         return answer.result()
 
     def later(self, action: Callable[[], None]) -> None:
-        """See `peer_sessions.Host`."""
+        """See `peer_host.Host`."""
         # When the agent ends, what is asked for last is not needed.
         with suppress(RuntimeError):
             self._executor.submit(self._guarded, action)
 
     @property
     def listens_at(self) -> Endpoint | None:
-        """See `peer_sessions.Host`."""
+        """See `peer_host.Host`."""
         return self._door_at
 
     def own_endpoints(self) -> tuple[Endpoint, ...]:
@@ -192,7 +187,7 @@ class Peering:
         return tuple(Endpoint(host=host, port=at.port) for host in hosts)[:MAX_ENDPOINTS]
 
     def hello(self) -> Hello:
-        """See `peer_sessions.Host`."""
+        """See `peer_host.Host`."""
         return Hello(
             name=self.name,
             endpoints=tuple(map(str, self.own_endpoints())),
@@ -414,7 +409,7 @@ class Peering:
             self._no_door_since_s = clock.monotonic_s()
 
     def sync(self) -> None:
-        """See `peer_sessions.Host`."""
+        """See `peer_host.Host`."""
         now_s = clock.monotonic_s()
         kept: list[Session] = []
         for session in self._sessions:

@@ -7,9 +7,9 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from typing import Any, Final, Protocol, TypeVar
 
+from edge_agent.answering import answering
 from edge_agent.endpoints import Endpoint
 from edge_agent.errors import ProtocolError, WorkerLost
 from edge_agent.peers import KeyPair, PublicKey
@@ -186,16 +186,13 @@ class Streams:
 
     def _call(self, make: Callable[[], T]) -> T:
         """Run it on the thread. Raises: what it raises; WorkerLost: the thread has ended."""
-        answer: Future[T] = Future()
 
-        def run() -> None:
-            try:
-                if self._is_ended:
-                    raise WorkerLost("the worker is ending")
-                answer.set_result(make())
-            except BaseException as error:
-                answer.set_exception(error)
+        def make_unless_ended() -> T:
+            if self._is_ended:
+                raise WorkerLost("the worker is ending")
+            return make()
 
+        answer, run = answering(make_unless_ended)
         with self._posting:
             if self._is_ended:
                 raise WorkerLost("the worker is ending")

@@ -24,7 +24,6 @@ from tests.agent.made_peers import (
     RawSocket,
     Stranger,
     admitted,
-    devices,
     endpoint_of,
     frozen,
     joined,
@@ -32,12 +31,6 @@ from tests.agent.made_peers import (
     stranger,
 )
 from tests.system.running import wait_until
-
-
-@pytest.fixture
-def made(tmp_path: Path) -> Iterator[Devices]:
-    with devices(tmp_path) as found:
-        yield found
 
 
 @pytest.fixture
@@ -215,6 +208,27 @@ def test_a_removed_peer_gets_nothing_any_more(
     assert one.offers.find(device, sha256) is None
     with pytest.raises(EdgeAgentError):
         fetched(two, one, tmp_path / "two", sha256, 6)
+
+
+def test_pieces_that_come_when_nobody_waits_any_more_are_no_offence(
+    pair: tuple[Peering, Peering], tmp_path: Path
+) -> None:
+    one, two = pair
+    content = os.urandom(3_000_000)
+    sha256 = offered(one, two, tmp_path, content)
+    session = two.session_of(two.book.find("one").key)
+    assert session is not None
+
+    def forget(_count: int) -> None:
+        two.call(session.contents.forget)
+
+    with PartialStore(tmp_path / "two").open(sha256, len(content)) as tensor:
+        for _ in range(3):
+            with pytest.raises(PeerLost, match=r"^the connection for content has ended$"):
+                two.fetch(two.book.find("one"), tensor, forget)
+    # The probe comes after all that was under way.
+    assert fetched(two, one, tmp_path / "again", sha256, len(content)) == content
+    assert status_of(two, "one").offences == 0
 
 
 # ---- what a peer may not do

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from edge_agent import clock
 from edge_agent.agent import gauging
 from edge_agent.agent.gauging import AGAIN_S, EVERY_S, FIRST_S, STEPS, Answer, Gauge
 from edge_agent.errors import PeerLost
-from tests.agent.made_peers import Devices, all_relayed, devices, status_of
+from tests.agent.made_peers import Devices, all_relayed, status_of
 from tests.system.running import wait_until
 
 PIECE = memoryview(b"piece")
-
-
-@pytest.fixture
-def made(tmp_path: Path) -> Iterator[Devices]:
-    with devices(tmp_path) as found:
-        yield found
 
 
 class Link:

@@ -8,7 +8,6 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -45,7 +44,6 @@ from tests.agent.made_peers import (
     Stranger,
     admitted,
     beat,
-    devices,
     endpoint_of,
     joined,
     status_of,
@@ -55,12 +53,6 @@ from tests.agent.made_peers import (
 from tests.system.running import wait_until
 
 UP, BARRED, GONE = PeerCondition.UP, PeerCondition.BARRED, PeerCondition.GONE
-
-
-@pytest.fixture
-def made(tmp_path: Path) -> Iterator[Devices]:
-    with devices(tmp_path) as found:
-        yield found
 
 
 @pytest.fixture

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +22,6 @@ from tests.agent.made_peers import (
     Devices,
     admitted,
     beat,
-    devices,
     endpoint_of,
     frozen,
     joined,
@@ -36,12 +33,6 @@ from tests.agent.made_peers import (
 from tests.system.running import wait_until
 
 UP, SILENT, GONE = PeerCondition.UP, PeerCondition.SILENT, PeerCondition.GONE
-
-
-@pytest.fixture
-def made(tmp_path: Path) -> Iterator[Devices]:
-    with devices(tmp_path) as found:
-        yield found
 
 
 def test_a_token_puts_each_device_on_the_list_of_the_other(made: Devices) -> None:
