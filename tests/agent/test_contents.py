@@ -219,14 +219,18 @@ def test_pieces_that_come_when_nobody_waits_any_more_are_no_offence(
     session = two.session_of(two.book.find("one").key)
     assert session is not None
 
-    def forget(_count: int) -> None:
-        two.call(session.contents.forget)
+    told: list[object] = []
 
-    with PartialStore(tmp_path / "two").open(sha256, len(content)) as tensor:
-        for _ in range(3):
-            with pytest.raises(PeerLost, match=r"^the connection for content has ended$"):
-                two.fetch(two.book.find("one"), tensor, forget)
-    # The probe comes after all that was under way.
+    def ask_and_forget() -> None:
+        for number in range(contents.MOST_ASKED):
+            session.contents.ask(sha256, number, MAX_PIECE_BYTES, told.append)
+        session.contents.forget()
+
+    two.call(ask_and_forget)
+    assert [str(answer) for answer in told] == [
+        "the connection for content has ended"
+    ] * contents.MOST_ASKED
+    # This comes after all that was under way.
     assert fetched(two, one, tmp_path / "again", sha256, len(content)) == content
     assert status_of(two, "one").offences == 0
 
