@@ -1,12 +1,13 @@
 """How the parts of a divided model hand tensors to each other: stages, and what crosses between
-them."""
+them; and what the device that hosts a stage is given of the model."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
-from edge_agent.tensors import TensorName
+from edge_agent.subgraphs import ModelId, SegmentRange
+from edge_agent.tensors import Shape, TensorName, TensorSpec
 
 OWNER: Final = -1
 """Stands for the owner where a stage has a number: it sends the inputs and takes the outputs."""
@@ -84,3 +85,54 @@ class Division:
                     joined |= route
             routes = [*apart, joined]
         return tuple(frozenset(route) for route in sorted(routes, key=min))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blob:
+    """Bytes that are known by their hash."""
+
+    sha256: str
+    """In hexadecimal."""
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageModel:
+    """A run of segments as a model of its own, as the device that hosts the stage gets it."""
+
+    model: ModelId
+    """What it is a part of."""
+    segments: SegmentRange
+    """Of that model."""
+    starts: tuple[int, ...]
+    """Where each of these segments begins, in nodes of the stage: ascending from 0."""
+    nodes: int
+    """How many nodes the stage has; constants are none."""
+    graph: Blob
+    """The ONNX model; its larger tensors are external data at `blobs/SHA256`."""
+    tensors: tuple[Blob, ...]
+    """All that the graph refers to, each once."""
+    samples: tuple[Blob, ...]
+    """Values that come into the stage, for its builder to measure and compare with; each packs a
+    value for every input."""
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    shapes: tuple[tuple[TensorName, Shape], ...]
+    """Of the inputs, as in the samples."""
+
+    def __post_init__(self) -> None:
+        count = self.segments.stop - self.segments.start
+        if len(self.starts) != count or self.starts[:1] != (0,):
+            raise ValueError(f"got starts {self.starts} of {count} segments, want them from 0 on")
+        if list(self.starts) != sorted(set(self.starts)) or self.starts[-1] >= self.nodes:
+            raise ValueError(f"got starts {self.starts} among {self.nodes} nodes, want ascending")
+
+    @property
+    def id(self) -> ModelId:
+        """What it is called in the store of its host: the graph names its tensors by content."""
+        return ModelId(self.graph.sha256)
+
+    @property
+    def blobs(self) -> tuple[Blob, ...]:
+        """All that its host needs."""
+        return (self.graph, *self.tensors, *self.samples)
