@@ -19,13 +19,12 @@ from edge_agent.agent.lanes import Limits, Station
 from edge_agent.errors import Busy, ProtocolError
 from edge_agent.transport.memory import Descriptor, OwnMemory, SharedMemory
 from edge_agent.transport.tally import TALLY_BYTES, Tally
+from edge_agent.wire.lending import Lend, Recall
+from edge_agent.wire.lending import Tally as KeepTally
 from edge_agent.wire.messages import (
     Infer,
-    Lend,
     Message,
-    Recall,
 )
-from edge_agent.wire.messages import Tally as KeepTally
 from edge_agent.wire.parts import (
     Names,
     Place,

@@ -25,13 +25,14 @@ from edge_agent.transport.local import ConnectionLost
 from edge_agent.transport.memory import SharedMemory
 from edge_agent.wire.arrays import payload_bytes
 from edge_agent.wire.frames import Buffer, nbytes
+from edge_agent.wire.hosting import Compared, Linked, Listening, Unlinked
+from edge_agent.wire.lending import GiveBack
 from edge_agent.wire.messages import (
     Codec,
     Counted,
     Deployment,
     Discard,
     Forget,
-    GiveBack,
     Message,
     Ran,
     Ready,
@@ -48,6 +49,7 @@ from edge_agent.wire.parts import (
 
 log = logging.getLogger(__name__)
 
+OfDivided = Listening | Linked | Unlinked | Compared
 RECALL_S = 1.0
 """How long a retired worker that runs nothing may keep a connection."""
 
@@ -73,6 +75,10 @@ class WorkerEvents(Protocol):
 
     def has_counted(self, counts: ShapeCounts) -> None:
         """The worker tells how often which shapes were asked lately."""
+        ...
+
+    def has_told(self, message: OfDivided) -> None:
+        """The worker tells of an epoch that is divided over devices."""
         ...
 
 
@@ -360,6 +366,8 @@ class Stations:
                 lane.answered_by(station, sequence, error_from_code(code, text))
             case Counted(counts=counts):
                 worker.events.has_counted(counts)
+            case Listening() | Linked() | Unlinked() | Compared():
+                worker.events.has_told(message)
             case GiveBack(connection=number, is_unsent=is_unsent):
                 self.lending.given_back(worker, number, bytes(payload), is_unsent=is_unsent)
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from edge_agent import clock
 from edge_agent.builder.crew import Crew
-from edge_agent.builder.tolerance import FLOAT_TOLERANCE, disagreement, largest_difference
 from edge_agent.builder.workshop import NO_NAMES, Names, Values, Workshop, fed
 from edge_agent.devices import ComputeUnit, Layout, ProviderUse, UnitId
 from edge_agent.engine.cancel import cancelled_after
@@ -24,6 +23,7 @@ from edge_agent.plans import CandidatePlan
 from edge_agent.profiles import HOST_UNIT, Configuration
 from edge_agent.profiling.profiler import Unfit
 from edge_agent.profiling.ratio import Run
+from edge_agent.profiling.tolerance import FLOAT_TOLERANCE, disagreement, largest_difference
 from edge_agent.subgraphs import SegmentRange
 from edge_agent.telemetry.host import OtherLoad
 from edge_agent.tensors import Arrays, required

@@ -12,13 +12,13 @@ import numpy as np
 from edge_agent.builder.made_up import find_samples
 from edge_agent.builder.quantised import is_quantised
 from edge_agent.builder.source import fixed_shapes
-from edge_agent.builder.tolerance import disagreement, largest_difference
 from edge_agent.config import Limits
 from edge_agent.engine.chain import Chain
 from edge_agent.engine.refusals import about
 from edge_agent.engine.session import OptimisationLevel, Session
 from edge_agent.errors import ModelRefused
 from edge_agent.model.graph import ModelGraph, random_operator
+from edge_agent.profiling.tolerance import disagreement, largest_difference
 from edge_agent.samples import random_arrays
 from edge_agent.tensors import Arrays, Shape, TensorName
 

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-import msgspec
 import numpy as np
 
 from edge_agent.config import Limits
@@ -29,7 +28,6 @@ from edge_agent.errors import (
     EdgeAgentError,
     InputMismatch,
     ModelRefused,
-    ProtocolError,
     StorageError,
     UsageError,
 )
@@ -47,9 +45,7 @@ from edge_agent.tensors import (
     required,
     size_bytes,
 )
-from edge_agent.wire.arrays import pack_arrays, unpack_arrays
-from edge_agent.wire.frames import joined_frame, whole_frame
-from edge_agent.wire.parts import TensorHeads
+from edge_agent.wire.packed import pack_sample, unpack_sample
 
 log = logging.getLogger(__name__)
 
@@ -76,15 +72,9 @@ class GivenSample:
     arrays: Arrays
 
 
-class _Stored(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    name: str
-    tensors: TensorHeads
-
-
 def encode_sample(sample: GivenSample) -> bytes:
     """The sample in one piece."""
-    heads, tensors = pack_arrays(sample.arrays)
-    return joined_frame(msgspec.msgpack.encode(_Stored(sample.name, heads)), tensors)
+    return pack_sample(sample.name, sample.arrays)
 
 
 def decode_sample(content: bytes) -> GivenSample:
@@ -92,14 +82,8 @@ def decode_sample(content: bytes) -> GivenSample:
 
     Raises: StorageError: it was written by another version.
     """
-    try:
-        frame = whole_frame(memoryview(content))
-        if frame is None:
-            raise ProtocolError("it is cut short")
-        stored = msgspec.msgpack.decode(frame[0], type=_Stored)
-        return GivenSample(name=stored.name, arrays=unpack_arrays(stored.tensors, frame[1]))
-    except (msgspec.DecodeError, ProtocolError) as error:
-        raise StorageError(f"a sample is of another version: {error}") from error
+    name, arrays = unpack_sample(content)
+    return GivenSample(name=name, arrays=arrays)
 
 
 # ---- reading what the user has

@@ -28,6 +28,19 @@ from edge_agent.wire.about_peers import (
     RenamePeer,
     RotateKey,
 )
+from edge_agent.wire.hosting import (
+    Compare,
+    Compared,
+    Dial,
+    DividedPart,
+    GiveUpRoute,
+    HostStages,
+    Linked,
+    Listen,
+    Listening,
+    Unlinked,
+)
+from edge_agent.wire.lending import GiveBack, Lend, Recall, Tally
 from edge_agent.wire.parts import MAX_DEADLINE_S as MAX_DEADLINE_S
 from edge_agent.wire.parts import (
     Banned,
@@ -284,11 +297,15 @@ class Deployment(Message, frozen=True, tag="deployment", kw_only=True):
     specialised: tuple[Specialised, ...] = ()
     counted: ShapeCounts | None = None
     """Requests by shape that were counted before, for the worker to go on with; None: do not."""
+    division: DividedPart | None = None
+    """What runs here, and where the rest does, if the model is divided over devices; then the
+    subgraphs are what takes the requests that are lost on the way."""
 
     @property
     def most_instances(self) -> int:
         """How many requests may run at once, whatever their shapes."""
-        return max(self.instances, *(s.instances for s in self.specialised), 1)
+        most = max(self.instances, *(s.instances for s in self.specialised), 1)
+        return most if self.division is None else max(most, self.division.under_way)
 
 
 class Switch(Message, frozen=True, tag="switch"):
@@ -313,6 +330,8 @@ class Ready(Message, frozen=True, tag="ready"):
     takes_connections: bool = False
     """Whether connections of clients may be lent to it."""
     unopened: tuple[Unopened, ...] = ()
+    key: str = ""
+    """By which workers of other devices know this one; "" if there are none."""
 
 
 class Run(Message, frozen=True, tag="run"):
@@ -326,6 +345,15 @@ class Run(Message, frozen=True, tag="run"):
     memory: int = 0
     """The number of the memory where the place is. Its descriptor comes with the message if no
     message before had this number and a place that ends as far behind."""
+    left_s: Annotated[float, Meta(ge=0, le=MAX_DEADLINE_S)] | None = None
+    """Seconds until the answer is no longer wanted; None: however long it takes."""
+
+
+class Abandon(Message, frozen=True, tag="abandon"):
+    """Nobody waits for the answer to this request any more."""
+
+    epoch: Epoch
+    sequence: int
 
 
 class Forget(Message, frozen=True, tag="forget"):
@@ -359,44 +387,26 @@ class Counted(Message, frozen=True, tag="counted"):
     counts: ShapeCounts
 
 
-class Tally(Message, frozen=True, tag="tally"):
-    """Count in the memory whose descriptor comes with this what you answer on lent connections."""
-
-
-class Lend(Message, frozen=True, tag="lend"):
-    """A connection of a client, whose descriptor comes with this, for as long as the client asks
-    for exactly this: the same model, heads, outputs and place as in its last requests."""
-
-    connection: int
-    """What it is called by until it is given back."""
-    model: Name
-    tensors: TensorHeads
-    wanted: Names | None
-    """The outputs as requests name them."""
-    outputs: Names
-    """The outputs to compute."""
-    place: Place | None
-    memory: int
-    """The number of the memory where the place is; it came with a request before."""
-
-
-class Recall(Message, frozen=True, tag="recall"):
-    """Give this connection back as soon as the request under way on it is answered."""
-
-    connection: int
-
-
-class GiveBack(Message, frozen=True, tag="give-back"):
-    """A lent connection is the agent's again; the payload was read from it and not understood, or
-    is the rest of an answer that it did not take at once."""
-
-    connection: int
-    is_unsent: bool
-    """Whether the payload is the rest of an answer."""
-
-
-AgentToWorker = Deployment | Switch | Discard | Run | Forget | Tally | Lend | Recall
-WorkerMessage = Ready | Ran | RunError | GiveBack | Counted
+AgentToWorker = (
+    Deployment
+    | Switch
+    | Discard
+    | Run
+    | Abandon
+    | Forget
+    | Tally
+    | Lend
+    | Recall
+    | Listen
+    | Dial
+    | GiveUpRoute
+    | Compare
+)
+WorkerMessage = (
+    Ready | Ran | RunError | GiveBack | Counted | Listening | Linked | Unlinked | Compared
+)
+AgentToHost = Listen | Dial
+"""To a worker that hosts stages of another device's model, after `HostStages`."""
 
 
 # Agent ↔ builder
@@ -429,8 +439,9 @@ class OpenedAhead(Message, frozen=True, tag="opened-ahead"):
     """The worker uses the path of the staged file no more, whether it could be opened or not."""
 
 
-WorkerStart = OpenAhead | Deployment
-"""What a new worker is told, in this order; the first may be left out."""
+WorkerStart = OpenAhead | Deployment | HostStages
+"""What a new worker is told, in this order; the first may be left out, and of the others there is
+one."""
 
 
 class Admitted(Message, frozen=True, tag="admitted"):
@@ -536,6 +547,7 @@ class Codec:
         self.to_new_worker = msgspec.msgpack.Decoder(WorkerStart)
         self.from_new_worker = msgspec.msgpack.Decoder(OpenedAhead)
         self.to_worker = msgspec.msgpack.Decoder(AgentToWorker)
+        self.to_host = msgspec.msgpack.Decoder(AgentToHost)
         self.from_worker = msgspec.msgpack.Decoder(WorkerMessage)
         self.to_builder = msgspec.msgpack.Decoder(BuilderRequest)
         self.from_builder = msgspec.msgpack.Decoder(BuilderMessage)

@@ -12,13 +12,16 @@ import os
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from functools import partial
 
 from edge_agent.errors import EdgeAgentError
 from edge_agent.transport.local import ConnectionLost, FrameStream
+from edge_agent.wire.hosting import HostStages
 from edge_agent.wire.messages import (
     Codec,
     Deployment,
+    Message,
     OpenAhead,
     OpenedAhead,
     RunError,
@@ -65,7 +68,22 @@ def main(arguments: list[str]) -> None:
 
 
 def _serve(stream: FrameStream, importing: threading.Thread, *, is_background: bool) -> None:
-    opened = _first_epoch(stream, importing, is_background=is_background)
+    codec = Codec()
+    raw, _ = stream.receive()
+    start = decode(codec.to_new_worker, raw)
+    importing.join()
+    if isinstance(start, HostStages):
+        from edge_agent.worker.hosting import serve_stages
+
+        serve_stages(stream, start)
+        return
+    serving: Serving
+
+    def tell(message: Message) -> None:
+        # Nothing is told before the agent says to whom to connect, which `serving` hears.
+        serving.send(message)
+
+    opened = _first_epoch(stream, start, tell, is_background=is_background)
     if opened is None:
         stream.receive()  # only the end of the stream can come
         return
@@ -78,13 +96,14 @@ def _serve(stream: FrameStream, importing: threading.Thread, *, is_background: b
 
 
 def _first_epoch(
-    stream: FrameStream, importing: threading.Thread, *, is_background: bool
+    stream: FrameStream,
+    start: OpenAhead | Deployment,
+    tell: Callable[[Message], None],
+    *,
+    is_background: bool,
 ) -> Opened | None:
     """What is served first; None if it cannot be opened, which the agent was told."""
     codec = Codec()
-    raw, _ = stream.receive()
-    start = decode(codec.to_new_worker, raw)
-    importing.join()
     from edge_agent.worker import opening
 
     ahead = None
@@ -92,10 +111,11 @@ def _first_epoch(
         ahead = opening.open_ahead(start.file, is_background=is_background)
         stream.send(codec.encode(OpenedAhead()))
         raw, _ = stream.receive()
-        start = decode(codec.to_new_worker, raw)
-    assert isinstance(start, Deployment)
+        opened = decode(codec.to_new_worker, raw)
+        assert isinstance(opened, Deployment)
+        start = opened
     try:
-        return opening.open_deployment(start, is_background=is_background, ahead=ahead)
+        return opening.open_deployment(start, is_background=is_background, tell=tell, ahead=ahead)
     except EdgeAgentError as error:
         refused = RunError(
             epoch=start.epoch, sequence=-1, code=error.code, message=error_text(error)

@@ -117,7 +117,7 @@ class Runner(Protocol):
     """Where its callers belong; None: anywhere."""
 
     def run(self, feeds: Arrays, outputs: Sequence[str]) -> Arrays:
-        """See `serving.Runner`."""
+        """See `runners.Runner`."""
         ...
 
 
@@ -131,7 +131,7 @@ class Choice:
 
 
 class ByShape:
-    """`serving.Runner` for a model with open dimensions.
+    """`runners.Runner` for a model with open dimensions.
 
     A specialised chain that fails where the general one does not is not used again.
     """
@@ -154,7 +154,7 @@ class ByShape:
         self._caller = threading.local()
 
     def run(self, feeds: Arrays, outputs: Sequence[str]) -> Arrays:
-        """See `serving.Runner`; a request that also gives what might be left out runs on the
+        """See `runners.Runner`; a request that also gives what might be left out runs on the
         general chain."""
         if len(feeds) != len(self._inputs):
             return self._run_on(self._general, feeds, outputs)
@@ -181,7 +181,7 @@ class ByShape:
             return choice.runner.run(feeds, outputs)
 
     def pin_caller(self) -> None:
-        """See `serving.Runner`: where a caller belongs is known with each request."""
+        """See `runners.Runner`: where a caller belongs is known with each request."""
 
     def _bind_caller(self, core: int | None) -> None:
         if getattr(self._caller, "core", None) != core:

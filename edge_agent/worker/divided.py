@@ -7,6 +7,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ import numpy as np
 from edge_agent import clock
 from edge_agent.errors import DeadlineExceeded, EdgeAgentError, PeerLost
 from edge_agent.tensors import Arrays
-from edge_agent.worker.epochs import Runner
+from edge_agent.worker.runners import Runner
 from edge_agent.worker.stages import Stages
 
 log = logging.getLogger(__name__)
@@ -46,6 +47,8 @@ class RouteState:
 @dataclass(slots=True)
 class _Run:
     route: RouteState
+    caller: int | None
+    """By what the one who waits is known."""
     ended: threading.Event = field(default_factory=threading.Event)
     arrays: Arrays | None = None
     error: EdgeAgentError | None = None
@@ -53,12 +56,16 @@ class _Run:
 
 
 class DividedRunner:
-    """Implements `epochs.Runner` and `stages.Origin`."""
+    """Implements `runners.Runner` and `stages.Origin`."""
 
-    def __init__(self, routes: Sequence[RouteState], fallback: Runner | None) -> None:
-        """`fallback` runs the whole model here; None: it does not fit."""
+    def __init__(
+        self, routes: Sequence[RouteState], fallback: Runner | None, at_once: int | None = None
+    ) -> None:
+        """`fallback` runs the whole model here, `at_once` as often at a time (None: any number);
+        None: it does not fit."""
         self._routes = tuple(routes)
         self._fallback = fallback
+        self._room = None if at_once is None else threading.Semaphore(at_once)
         self._numbers = itertools.count(1)
         self._changing = threading.Condition()
         self._runs: dict[int, _Run] = {}
@@ -71,17 +78,30 @@ class DividedRunner:
         self._stages = stages
 
     def pin_caller(self) -> None:
-        """See `epochs.Runner`: callers wait, and stages run on threads of their own."""
+        """See `runners.Runner`: callers wait, and stages run on threads of their own."""
 
-    def run(self, feeds: Arrays, outputs: Sequence[str], until_s: float | None = None) -> Arrays:
-        """See `epochs.Runner`. A run that is lost is run again here."""
-        begun = self._begin(until_s)
+    @property
+    def has_route(self) -> bool:
+        """Whether a route is of use."""
+        return not all(route.lost for route in self._routes)
+
+    def run(
+        self,
+        feeds: Arrays,
+        outputs: Sequence[str],
+        until_s: float | None = None,
+        caller: int | None = None,
+    ) -> Arrays:
+        """See `runners.Runner`. A run that is lost is run again here. `caller` is what `abandon`
+        knows it by."""
+        begun = self._begin(until_s, caller)
         if begun is None:
             why = "; ".join(dict.fromkeys(route.lost for route in self._routes))
             return self._run_here(feeds, outputs, why)
         number, run = begun
         try:
-            self._stages.begin(number, run.route.number, feeds, until_s)
+            if not run.ended.is_set():
+                self._stages.begin(number, run.route.number, feeds, until_s)
             self._await(number, run, until_s)
         finally:
             with self._changing:
@@ -96,11 +116,34 @@ class DividedRunner:
         # An output may be an input, which crosses nothing.
         return {name: run.arrays[name] if name in run.arrays else feeds[name] for name in outputs}
 
-    def _begin(self, until_s: float | None) -> tuple[int, _Run] | None:
+    def abandon(self, caller: int) -> None:
+        """Nobody waits any more for what this one asked."""
+        gone = DeadlineExceeded("nobody waits for it any more")
+        with self._changing:
+            found = [(n, run) for n, run in self._runs.items() if run.caller == caller]
+            for _, run in found:
+                run.error = gone
+        for number, run in found:
+            run.ended.set()
+            self._stages.cancel(number)
+
+    def run_alone(self, feeds: Arrays, outputs: Sequence[str]) -> Arrays:
+        """Outputs of a run of the whole model here.
+
+        Raises:
+            PeerLost: it does not fit.
+            EdgeAgentError: as `run`.
+        """
+        if self._fallback is None:
+            raise PeerLost("the model does not fit into this device alone")
+        with self._room or nullcontext():
+            return self._fallback.run(feeds, outputs)
+
+    def _begin(self, until_s: float | None, caller: int | None) -> tuple[int, _Run] | None:
         """A run on the route that is free and has had least of its share; None: all are lost."""
         with self._changing:
             while True:
-                if all(route.lost for route in self._routes):
+                if not self.has_route:
                     return None
                 free = [route for route in self._routes if route.is_free]
                 if free:
@@ -116,7 +159,7 @@ class DividedRunner:
                 for one in self._routes:
                     one.begun //= 2
             number = next(self._numbers)
-            self._runs[number] = run = _Run(route)
+            self._runs[number] = run = _Run(route, caller)
             return number, run
 
     def _await(self, number: int, run: _Run, until_s: float | None) -> None:
@@ -130,7 +173,7 @@ class DividedRunner:
             raise PeerLost(f"{why}, and the model does not fit into this device alone")
         with self._changing:
             self.run_again += 1
-        return self._fallback.run(feeds, outputs)
+        return self.run_alone(feeds, outputs)
 
     # ---- what the stages tell
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from edge_agent.engine.memory import give_back_freed
 from edge_agent.errors import EdgeAgentError, ProtocolError
 from edge_agent.plans import Epoch
-from edge_agent.tensors import Arrays, TensorSpec
+from edge_agent.tensors import TensorSpec
 from edge_agent.transport.local import ConnectionLost
 from edge_agent.wire.messages import (
     Deployment,
@@ -24,24 +24,13 @@ from edge_agent.wire.messages import (
 )
 from edge_agent.wire.parts import Unopened
 from edge_agent.worker.by_shape import ShapeCounter
+from edge_agent.worker.runners import Runner
+
+if TYPE_CHECKING:
+    # A worker of a model that is not divided does without sockets to other devices.
+    from edge_agent.worker.dividing import Divided
 
 log = logging.getLogger(__name__)
-
-
-class Runner(Protocol):
-    """What a worker serves: all subgraphs of one epoch, safe to run from several threads."""
-
-    def run(self, feeds: Arrays, outputs: Sequence[str]) -> Arrays:
-        """Outputs by name for one set of inputs.
-
-        Raises:
-            EdgeAgentError: the run failed.
-        """
-        ...
-
-    def pin_caller(self) -> None:
-        """Bind the calling thread to the core that the sessions leave to their caller, if any."""
-        ...
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -59,6 +48,8 @@ class Opened:
     outputs: tuple[TensorSpec, ...] = ()
     unopened: tuple[Unopened, ...] = ()
     opened_s: float = 0.0
+    divided: Divided | None = None
+    """What of it runs on other devices; None: nothing."""
     leases: ExitStack = field(default_factory=ExitStack)
     """Closed when nothing maps its files any more."""
     reading: threading.Lock = field(default_factory=threading.Lock)
@@ -67,6 +58,12 @@ class Opened:
     _left: int = 0
     _leaving: threading.Lock = field(default_factory=threading.Lock)
 
+    @property
+    def threads(self) -> int:
+        """How many serve it: of a divided one, also one that reads while all others wait for other
+        devices, and one for the request that is sent ahead."""
+        return self.instances if self.divided is None else self.instances + 2
+
     def ready(self) -> Ready:
         """What the agent is told of it."""
         return Ready(
@@ -74,22 +71,27 @@ class Opened:
             inputs=self.inputs,
             outputs=self.outputs,
             opened_s=self.opened_s,
-            takes_connections=True,
+            # What a client has abandoned is to be ended on all devices, of which the agent tells.
+            takes_connections=self.divided is None,
             unopened=self.unopened,
+            key="" if self.divided is None else self.divided.key,
         )
 
     def leave(self) -> None:
         """A thread does not serve it any more; after the last one, it is closed."""
         with self._leaving:
             self._left += 1
-            is_over = self._left == self.instances
+            is_over = self._left == self.threads
         if is_over:
             self.close()
 
     def close(self) -> None:
         """Give up its sessions, and then the files that they had mapped."""
+        has_ended = self.divided is None or self.divided.close()
         del self.runner
-        self.leases.close()
+        self.divided = None
+        if has_ended:  # else they are given back with this process
+            self.leases.close()
         give_back_freed()
 
 
@@ -101,6 +103,8 @@ class Beside:
     """It goes on with this, if shapes are counted."""
     has_pause: Callable[[], bool]
     """Blocks until nothing was run for a while; whether that came to be before long."""
+    tell: Callable[[Message], None] = lambda _message: None
+    """Sends to the agent."""
 
 
 class NextEpoch:
@@ -138,6 +142,12 @@ class NextEpoch:
         if opened is None or opened.epoch != epoch:
             raise ProtocolError(f"told to switch to {epoch}, which is not ready")
         return opened
+
+    def divided(self, epoch: Epoch) -> Divided | None:
+        """What of it runs on other devices; None: nothing, or it is not open, or has taken over."""
+        with self._changing:
+            opened = self._opened
+            return opened.divided if opened is not None and opened.epoch == epoch else None
 
     def discard(self, epoch: Epoch) -> None:
         """It will not take over: give it up, now or when it is open."""

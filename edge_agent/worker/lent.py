@@ -13,11 +13,11 @@ from edge_agent.errors import ProtocolError
 from edge_agent.tensors import Arrays
 from edge_agent.wire.arrays import payload_bytes, unpack_arrays
 from edge_agent.wire.frames import joined_frame, whole_frame
+from edge_agent.wire.lending import Lend
 from edge_agent.wire.messages import (
     ClientMessage,
     Codec,
     Infer,
-    Lend,
     decode,
 )
 

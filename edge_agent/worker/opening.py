@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -30,8 +31,10 @@ from edge_agent.tensors import (
     required,
     shape_names,
 )
+from edge_agent.wire.hosting import DividedPart, StageHere
 from edge_agent.wire.messages import (
     Deployment,
+    Message,
     error_text,
 )
 from edge_agent.wire.parts import (
@@ -62,14 +65,14 @@ class ChainRunner:
         self.core = cores[0] if cores else None
 
     def run(self, feeds: Arrays, outputs: Sequence[str]) -> Arrays:
-        """See `serving.Runner`; the agent has checked the request."""
+        """See `runners.Runner`; the agent has checked the request."""
         if self._watch is None:
             return self._chain.run_checked(feeds, outputs)
         with self._watch.running():
             return self._chain.run_checked(feeds, outputs)
 
     def pin_caller(self) -> None:
-        """See `serving.Runner`."""
+        """See `runners.Runner`."""
         if self._pinned is not None:
             self._pinned.pin_caller()
 
@@ -129,13 +132,14 @@ def open_deployment(
     beside: Beside | None = None,
     *,
     is_background: bool,
+    tell: Callable[[Message], None] = lambda _message: None,
     ahead: Session | None = None,
 ) -> Opened:
     """Open all sessions of a deployment, and run them on made-up inputs if shapes are given.
 
     What is specialised and cannot be opened is left out and named. `beside` tells of the epoch
     that this process serves already; `ahead` is the only session, if it was opened already, from
-    another path.
+    another path. `tell` sends to the agent, if there is none beside.
 
     Raises:
         ModelRefused, RuntimeUnavailable: ONNX Runtime does not open a file.
@@ -143,10 +147,27 @@ def open_deployment(
     """
     started_s = clock.precise_s()
     with ExitStack() as leases:
-        opened = _Opening(deployment, beside, leases, is_background=is_background).opened(ahead)
+        opening = _Opening(deployment, beside, leases, is_background=is_background)
+        opened = opening.opened(ahead, tell if beside is None else beside.tell)
         opened.leases = leases.pop_all()
     opened.opened_s = clock.precise_s() - started_s
     return opened
+
+
+def open_stage(
+    leases: ExitStack, stage: StageHere, *, is_background: bool = False
+) -> tuple[Chain, list[Session]]:
+    """The sessions of a stage; `leases` hold their files. Raises: as `open_deployment`."""
+    files = stage.subgraphs
+    sessions = [_open(f, stage.pinned_cores, leases, is_background=is_background) for f in files]
+    turns = Turns(stage.threads)
+    chain = Chain(
+        sessions,
+        required(stage.inputs),
+        [spec.name for spec in stage.outputs],
+        [turns.of(file.resource, file.at_once) for file in files],
+    )
+    return chain, sessions
 
 
 class _Opening:
@@ -168,7 +189,7 @@ class _Opening:
         self._outputs: tuple[TensorSpec, ...] = ()
         self._turns = Turns(deployment.most_instances)
 
-    def opened(self, ahead: Session | None) -> Opened:
+    def opened(self, ahead: Session | None, tell: Callable[[Message], None]) -> Opened:
         """All of it."""
         deployment = self._deployment
         if ahead is not None:
@@ -195,7 +216,29 @@ class _Opening:
             opened.counter = before or ShapeCounter(deployment.counted)
         if opened.counter is not None or deployment.specialised:
             self._add_specialised(opened, general)
+        if deployment.division is not None:
+            self._divide(opened, deployment.division, tell)
         return opened
+
+    def _divide(
+        self, opened: Opened, division: DividedPart, tell: Callable[[Message], None]
+    ) -> None:
+        """Have requests take routes over other devices; what was opened takes those that are lost
+        there."""
+        from edge_agent.worker.dividing import own
+
+        deployment = self._deployment
+        opened.divided = own(
+            deployment.epoch,
+            division,
+            partial(open_stage, self._leases, is_background=self._is_background),
+            tell,
+            fallback=opened.runner,
+            at_once=max((deployment.instances, *(s.instances for s in deployment.specialised))),
+            outputs=[spec.name for spec in self._outputs],
+        )
+        assert opened.divided.runner is not None
+        opened.runner = opened.divided.runner
 
     def _sessions(self, chain: Deployment | Specialised) -> list[Session]:
         return [

@@ -19,16 +19,22 @@ import select
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from edge_agent import clock
 from edge_agent.errors import EdgeAgentError, ProtocolError
+from edge_agent.plans import Epoch
 from edge_agent.tensors import Arrays
 from edge_agent.transport.local import SCRATCH_BYTES, ConnectionLost, FrameStream
 from edge_agent.transport.memory import mapped
 from edge_agent.transport.tally import TALLY_BYTES, Tally
 from edge_agent.wire.arrays import pack_arrays, payload_bytes, unpack_arrays
 from edge_agent.wire.frames import Buffer, fill
+from edge_agent.wire.hosting import Compare, Dial, GiveUpRoute, Listen
+from edge_agent.wire.lending import GiveBack, Lend, Recall
+from edge_agent.wire.lending import Tally as KeepTally
 from edge_agent.wire.messages import (
+    Abandon,
     AgentToWorker,
     Codec,
     Counted,
@@ -36,12 +42,9 @@ from edge_agent.wire.messages import (
     Discard,
     Failure,
     Forget,
-    GiveBack,
     Infer,
-    Lend,
     Message,
     Ran,
-    Recall,
     Result,
     Run,
     RunError,
@@ -49,10 +52,12 @@ from edge_agent.wire.messages import (
     decode,
     error_text,
 )
-from edge_agent.wire.messages import Tally as KeepTally
 from edge_agent.wire.parts import TensorHeads
 from edge_agent.worker.epochs import Beside, NextEpoch, Opened
 from edge_agent.worker.lent import LentConnection, NotAsLent
+
+if TYPE_CHECKING:
+    from edge_agent.worker.dividing import Divided
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +119,7 @@ class Serving:
 
     def _start_threads(self) -> None:
         opened = self._opened
-        for i in range(opened.instances):
+        for i in range(opened.threads):
             threading.Thread(
                 target=self._serve, args=(opened,), name=f"run-{i}", daemon=True
             ).start()
@@ -199,7 +204,7 @@ class Serving:
         if wait_s == 0.0:
             counts = counter.news()
             if counts is not None:
-                self._send(Counted(counts))
+                self.send(Counted(counts))
             return None
         return wait_s
 
@@ -218,14 +223,44 @@ class Serving:
             case Recall(connection=number):
                 self._recall(number)
             case Deployment():
-                beside = Beside(counter=self._opened.counter, has_pause=self._has_pause)
-                self._next_epoch.begin(message, beside, self._send)
+                beside = Beside(
+                    counter=self._opened.counter, has_pause=self._has_pause, tell=self.send
+                )
+                self._next_epoch.begin(message, beside, self.send)
             case Switch(epoch=epoch):
                 self._opened = self._next_epoch.take(epoch)
                 self._start_threads()
             case Discard(epoch=epoch):
                 self._next_epoch.discard(epoch)
+            case Abandon(epoch=epoch, sequence=sequence):
+                self._abandon(epoch, sequence)
+            case Listen() | Dial() | GiveUpRoute() | Compare():
+                self._tell_divided(message)
         return None
+
+    def _divided(self, epoch: Epoch) -> Divided | None:
+        """What of that epoch runs on other devices, if it is open."""
+        opened = self._opened
+        return opened.divided if opened.epoch == epoch else self._next_epoch.divided(epoch)
+
+    def _abandon(self, epoch: Epoch, sequence: int) -> None:
+        divided = self._divided(epoch)
+        if divided is not None and divided.runner is not None:
+            divided.runner.abandon(sequence)
+
+    def _tell_divided(self, message: Listen | Dial | GiveUpRoute | Compare) -> None:
+        divided = self._divided(message.epoch)
+        if divided is None:
+            return  # it was given up meanwhile
+        match message:
+            case Listen():
+                divided.listen(message)
+            case Dial():
+                divided.dial(message)
+            case GiveUpRoute():
+                divided.give_up(message)
+            case Compare():
+                divided.compare(message, self._has_pause, self.send)
 
     def _run_of(self, run: Run, payload: Buffer) -> Callable[[], None]:
         opened = self._opened
@@ -315,7 +350,7 @@ class Serving:
         with contextlib.suppress(FileNotFoundError):
             self._poll.unregister(fd)
         try:
-            self._send(GiveBack(lent.number, is_unsent), [memoryview(payload)])
+            self.send(GiveBack(lent.number, is_unsent), [memoryview(payload)])
         finally:
             lent.close()
 
@@ -324,11 +359,10 @@ class Serving:
     def _answer_agent(self, opened: Opened, run: Run, inputs: Buffer, room: memoryview) -> None:
         started_s = clock.precise_s()
         try:
-            heads, tensors, is_placed = _run(
-                opened, unpack_arrays(run.tensors, inputs), run.outputs, room
-            )
+            feeds = unpack_arrays(run.tensors, inputs)
+            heads, tensors, is_placed = _packed(_outputs(opened, run, feeds), room)
         except EdgeAgentError as error:
-            self._send(
+            self.send(
                 RunError(
                     epoch=opened.epoch,
                     sequence=run.sequence,
@@ -337,7 +371,7 @@ class Serving:
                 )
             )
             return
-        self._send(
+        self.send(
             Ran(
                 epoch=opened.epoch,
                 sequence=run.sequence,
@@ -354,7 +388,8 @@ class Serving:
         answer: Result | Failure
         tensors: list[memoryview] = []
         try:
-            heads, tensors, is_placed = _run(opened, feeds, lent.outputs, lent.room)
+            outputs = opened.runner.run(feeds, lent.outputs)
+            heads, tensors, is_placed = _packed(outputs, lent.room)
             answer = Result(infer.request, heads, is_placed)
         except EdgeAgentError as error:
             answer = Failure(infer.request, error.code, error_text(error))
@@ -366,17 +401,24 @@ class Serving:
             if (unsent or lent.must_return) and not self._ended.is_set():
                 self._give_back(lent, unsent, is_unsent=bool(unsent))
 
-    def _send(self, message: Message, tensors: Sequence[memoryview] = ()) -> None:
+    def send(self, message: Message, tensors: Sequence[memoryview] = ()) -> None:
+        """Send to the agent. Raises: ConnectionLost."""
         encoded = self._codec.encode(message)
         with self._sending:
             self._stream.send(encoded, tensors)
 
 
-def _run(
-    opened: Opened, feeds: Arrays, outputs: Sequence[str], room: memoryview
-) -> tuple[TensorHeads, list[memoryview], bool]:
+def _outputs(opened: Opened, run: Run, feeds: Arrays) -> Arrays:
+    divided = opened.divided
+    if divided is None or divided.runner is None:
+        return opened.runner.run(feeds, run.outputs)
+    until_s = None if run.left_s is None else clock.monotonic_s() + run.left_s
+    return divided.runner.run(feeds, run.outputs, until_s, run.sequence)
+
+
+def _packed(arrays: Arrays, room: memoryview) -> tuple[TensorHeads, list[memoryview], bool]:
     """Heads and bytes of the outputs, and whether the bytes were put into `room`."""
-    heads, tensors = pack_arrays(opened.runner.run(feeds, outputs))
+    heads, tensors = pack_arrays(arrays)
     if room.nbytes > 0 and payload_bytes(heads) <= room.nbytes:
         fill(room, tensors)
         return heads, [], True

@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 MOST_ENDED: Final = 4096
 """Runs that ended early and are remembered, for what of them is still on the way."""
+CLOSE_S: Final = 5.0
+"""How long the operator that a stage is at may take when everything is to end."""
 
 
 class StageRunner(Protocol):
@@ -125,10 +127,18 @@ class Stages:
         for stage in stages:
             self._streams[stage] = stream
 
-    def close(self) -> None:
-        """End the threads; what they run is not awaited."""
+    def close(self) -> bool:
+        """End what runs, and the threads; whether all of them have ended."""
         for _ in self._threads:
             self._jobs.put(None)
+        with self._changing:
+            running = list(self._running.values())
+        for job in running:
+            job.cancel.cancel()
+        until_s = clock.monotonic_s() + CLOSE_S
+        for thread in self._threads:
+            thread.join(max(0.0, until_s - clock.monotonic_s()))
+        return not any(thread.is_alive() for thread in self._threads)
 
     # ---- the owner
 

@@ -16,19 +16,17 @@ from edge_agent.agent import stations
 from edge_agent.agent.lending import ASKED_ALIKE
 from edge_agent.transport.memory import OwnMemory, mapped
 from edge_agent.transport.tally import TALLY_BYTES, Tally
+from edge_agent.wire.lending import GiveBack, Lend, Recall
+from edge_agent.wire.lending import Tally as KeepTally
 from edge_agent.wire.messages import (
     AskModels,
     Done,
     Failure,
     Forget,
-    GiveBack,
-    Lend,
-    Recall,
     Result,
     Run,
     Switch,
 )
-from edge_agent.wire.messages import Tally as KeepTally
 from edge_agent.wire.parts import Place
 from tests.agent.made_lanes import lane
 from tests.agent.rig import WAIT_S, ClientEnd, Rig, WorkerEnd, X, framed, infer_frame, wait_until

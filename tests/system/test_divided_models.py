@@ -11,12 +11,12 @@ import pytest
 
 from edge_agent.builder.quantised import is_quantised
 from edge_agent.builder.specs import inner_specs
-from edge_agent.builder.tolerance import disagreement
 from edge_agent.engine.chain import Chain
 from edge_agent.engine.session import OptimisationLevel, Session
 from edge_agent.model.divide import legal_cuts, summarise
 from edge_agent.model.extract import extract
 from edge_agent.model.graph import ModelGraph
+from edge_agent.profiling.tolerance import disagreement
 from edge_agent.subgraphs import ModelId
 from edge_agent.tensors import Arrays, TensorName
 from models.inputs import standard_inputs

@@ -10,11 +10,11 @@ import pytest
 from onnx import TensorProto, helper
 
 import split.check as checking
-from edge_agent.builder.tolerance import disagreement
 from edge_agent.engine.session import OptimisationLevel, Session
 from edge_agent.model.divide import summarise
 from edge_agent.model.graph import ModelGraph
 from edge_agent.model.specs import infer_specs
+from edge_agent.profiling.tolerance import disagreement
 from edge_agent.subgraphs import ModelId
 from edge_agent.tensors import Arrays
 from split.hazards import HAZARDS

@@ -15,7 +15,7 @@ from edge_agent.subgraphs import ModelId
 from edge_agent.tensors import Arrays, TensorName
 from edge_agent.transport.curve import make_keys
 from edge_agent.worker.divided import DividedRunner, RouteState
-from edge_agent.worker.epochs import Runner
+from edge_agent.worker.runners import Runner
 from edge_agent.worker.stages import StageRunner, Stages
 from edge_agent.worker.streams import Stream, Streams
 
@@ -49,13 +49,13 @@ class Whole:
         self.runs = 0
 
     def run(self, feeds: Arrays, outputs: Sequence[str]) -> Arrays:
-        """See `epochs.Runner`."""
+        """See `runners.Runner`."""
         self.runs += 1
         found = self.compute(feeds)
         return {name: found[name] for name in outputs}
 
     def pin_caller(self) -> None:
-        """See `epochs.Runner`."""
+        """See `runners.Runner`."""
 
 
 def crossings(*texts: str) -> Division:

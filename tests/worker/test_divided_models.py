@@ -59,11 +59,11 @@ class Whole:
         self._chain = Chain([session], session.input_names, session.output_names)
 
     def run(self, feeds: Arrays, outputs: Sequence[str]) -> Arrays:
-        """See `epochs.Runner`."""
+        """See `runners.Runner`."""
         return self._chain.run_checked(feeds, outputs)
 
     def pin_caller(self) -> None:
-        """See `epochs.Runner`."""
+        """See `runners.Runner`."""
 
 
 def division_of(manifest: dict[str, Any]) -> Division:

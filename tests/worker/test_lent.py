@@ -28,21 +28,19 @@ from edge_agent.transport.memory import OwnMemory
 from edge_agent.transport.tally import TALLY_BYTES, Tally
 from edge_agent.wire.arrays import pack_arrays, unpack_arrays
 from edge_agent.wire.frames import frame_parts
+from edge_agent.wire.lending import GiveBack, Lend, Recall
+from edge_agent.wire.lending import Tally as KeepTally
 from edge_agent.wire.messages import (
     AgentMessage,
     AskModels,
     Failure,
-    GiveBack,
     Infer,
-    Lend,
     Message,
-    Recall,
     Result,
     Run,
     WorkerMessage,
     decode,
 )
-from edge_agent.wire.messages import Tally as KeepTally
 from edge_agent.wire.parts import Place
 from tests.agent.rig import wait_until
 from tests.worker.test_serving import CODEC, EPOCH, WAIT_S, AgentEnd, X, serving

@@ -14,8 +14,8 @@ from edge_agent.devices import ProviderUse, UnitId
 from edge_agent.wire.messages import Deployment
 from edge_agent.wire.parts import Specialised, SubgraphFile
 from edge_agent.worker.by_shape import ByShape
-from edge_agent.worker.epochs import Runner
 from edge_agent.worker.opening import ChainRunner, open_deployment
+from edge_agent.worker.runners import Runner
 from tests.worker.test_process import deployment, write
 
 GPU = UnitId("gpu0")

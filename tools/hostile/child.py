@@ -28,7 +28,7 @@ from edge_agent.builder.compiler import Compiler
 from edge_agent.builder.made_up import find_samples
 from edge_agent.builder.quantised import is_quantised
 from edge_agent.builder.specs import inner_specs
-from edge_agent.builder.tolerance import disagreement
+from edge_agent.profiling.tolerance import disagreement
 from edge_agent.builder.workshop import Workshop
 from edge_agent.config import Limits, Settings
 from edge_agent.devices import Layout

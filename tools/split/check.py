@@ -12,7 +12,7 @@ import numpy as np
 
 from edge_agent.builder.quantised import is_quantised
 from edge_agent.builder.specs import inner_specs
-from edge_agent.builder.tolerance import disagreement
+from edge_agent.profiling.tolerance import disagreement
 from edge_agent.engine.chain import Chain
 from edge_agent.engine.session import OptimisationLevel, Session
 from edge_agent.errors import EdgeAgentError

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as stnp
 
-from edge_agent.builder.tolerance import disagreement, largest_difference
+from edge_agent.profiling.tolerance import disagreement, largest_difference
 from edge_agent.tensors import Array
 
 
