@@ -23,11 +23,10 @@ import msgspec
 import numpy as np
 
 from edge_agent.builder.admitting import admit
-from edge_agent.builder.building import general_specs
 from edge_agent.builder.compiler import Compiler
 from edge_agent.builder.made_up import find_samples
 from edge_agent.builder.quantised import is_quantised
-from edge_agent.builder.specs import inner_specs
+from edge_agent.builder.specs import general_specs, inner_specs
 from edge_agent.builder.tolerance import disagreement
 from edge_agent.builder.workshop import Workshop
 from edge_agent.config import Limits, Settings
