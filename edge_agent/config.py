@@ -77,6 +77,9 @@ class Limits:
     max_compiled_bytes: int = 8 << 30
     """What is kept of what can be compiled again, if that is less than half of the disk that is
     free without it: of a model in use all layouts are kept, two to four times its weights."""
+    max_hosted_bytes: int = 16 << 30
+    """Tensors of all stages that are hosted for other devices, each counted once, if that is less
+    than half of the disk that is free without them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

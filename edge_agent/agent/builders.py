@@ -20,7 +20,9 @@ from edge_agent.errors import (
     ProtocolError,
     error_from_code,
 )
+from edge_agent.stages import StageModel
 from edge_agent.transport import local
+from edge_agent.wire.cutting import AdmitStage, CutStages, StageAdmitted, StagesCut
 from edge_agent.wire.messages import (
     Admit,
     Admitted,
@@ -147,6 +149,35 @@ class Builder:
                 for unit in culprits:
                     banned[unit, tried.is_keeping] = Banned(unit, reason, tried.is_keeping)
                 self._replace(error)
+
+    def cut_stages(
+        self, message: CutStages, wait_for_grant: Callable[[], None] = lambda: None
+    ) -> tuple[StageModel, ...]:
+        """Have stages of a loaded model as entries of the pool; at once where they are already.
+
+        Raises:
+            ModelRefused: it cannot be divided so between devices.
+            StorageError: they cannot be stored.
+            BuilderLost: it died, was killed, or hangs.
+        """
+        cut = self._ask(
+            message, StagesCut, wait_for_grant=wait_for_grant, silence_s=self._silence_s
+        )
+        return cut.stages
+
+    def admit_stage(self, stage: StageModel) -> StageAdmitted:
+        """Have a stage as an entry of the pool, of what was received of it, checked.
+
+        Raises:
+            ModelRefused, ProtocolError: it is not as it should be; nothing of it is kept.
+            StorageError: something of it is not here any more, or it cannot be stored.
+        """
+        try:
+            return self._ask(AdmitStage(stage=stage), StageAdmitted, silence_s=self._silence_s)
+        except BuilderLost as error:
+            raise ModelRefused(
+                f"stage {stage.id[:12]}: reading it killed the builder ({error})"
+            ) from error
 
     def _replace(self, because: BuilderLost) -> None:
         """Have another process in place of one that ended. Raises: `because` if it was killed."""

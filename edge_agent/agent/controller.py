@@ -379,6 +379,7 @@ class Controller:
             self._stores.models.sweep()
             self._stores.samples.sweep()
             self._stores.profiled.sweep()
+            self._stores.cuts.sweep()
         except StorageError as error:
             log.warning("could not remove what a builder left: %s", error)
 

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge_agent.devices import DeviceId
+from edge_agent.stages import StageModel
+from edge_agent.store.pool import Pool
+from edge_agent.store.stage_content import places
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +19,18 @@ class Offered:
 
     path: Path
     size_bytes: int
+
+
+def content_of(stage: StageModel, pool: Pool) -> dict[str, Offered]:
+    """All that a host of the stage may have.
+
+    Raises: StorageError if it is no entry of the pool.
+    """
+    found = places(stage, pool)
+    return {
+        blob.sha256: Offered(path=found[blob.sha256], size_bytes=blob.size_bytes)
+        for blob in stage.blobs
+    }
 
 
 class Offers:

@@ -10,6 +10,8 @@ import msgspec
 
 from edge_agent.config import Settings
 from edge_agent.errors import StorageError
+from edge_agent.store.cuts import CutStore
+from edge_agent.store.hosted import HostedStore
 from edge_agent.store.leases import Lease
 from edge_agent.store.models import ModelStore
 from edge_agent.store.pool import POOL_FOLDER, Pool, entry_of
@@ -34,24 +36,26 @@ class Stores:
         self.samples = SampleStore(settings.state)
         self.profiles = ProfileStore(settings.cache)
         self.profiled = ProfiledStore(settings.state)
+        self.cuts = CutStore(settings.state)
+        self.hosted = HostedStore(settings.state, settings.limits.max_hosted_bytes)
 
     def sweep(self) -> None:
         """Remove what dead processes left half-done."""
         parts = (self.registry, self.models, self.plans, self.pool, self.samples, self.profiles)
-        for part in (*parts, self.profiled):
+        for part in (*parts, self.profiled, self.cuts, self.hosted):
             for path in part.sweep():
                 log.info("removed what was left half-done: %s", path)
 
     def collect(self, loaded: Collection[LoadedModel]) -> None:
-        """Remove everything large of models other than those `loaded`, and what was compiled
-        beyond the budget.
+        """Remove everything large of models other than those `loaded` and of stages that are
+        neither hosted nor cut out of those, and what was compiled beyond the budget.
 
         What was measured stays: it is small, and spares a model that is loaded again the wait.
         """
         keep = {record.model for record in loaded}
         pooled = {m for m in self.models.ids() if m in keep and self._is_pooled(m)}
         self.models.collect(keep - pooled)
-        self.pool.collect(keep)
+        self.pool.collect(keep | self.cuts.collect(keep) | self.hosted.collect(keep))
         self.samples.collect({r.samples for r in loaded if r.samples is not None})
         self.profiled.collect({r.name for r in loaded})
 

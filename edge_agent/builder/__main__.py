@@ -20,6 +20,7 @@ from edge_agent import clock
 from edge_agent.config import Settings, decode_settings
 from edge_agent.errors import EdgeAgentError, ProtocolError, StorageError
 from edge_agent.transport import local
+from edge_agent.wire.cutting import AdmitStage, CutStages, StagesCut
 from edge_agent.wire.messages import (
     Admit,
     AskDevice,
@@ -101,6 +102,15 @@ def _answer(message: BuilderRequest, settings: Settings, channel: Channel) -> Me
             )
             with temporary_in_staging(settings):
                 return Building(message, settings, slices).build()
+        case CutStages():
+            from edge_agent.builder.cutting import cut_stages
+
+            with temporary_in_staging(settings):
+                return StagesCut(cut_stages(message, settings, channel.ask_grant))
+        case AdmitStage(stage=stage):
+            from edge_agent.builder.stage_admitting import admit_stage
+
+            return admit_stage(stage, settings)
         case AskDevice():
             from edge_agent.profiling.device import this_device
 

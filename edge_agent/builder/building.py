@@ -11,15 +11,16 @@ from pathlib import Path
 from edge_agent.builder.allowed import allow, host_unit, pinned_segments
 from edge_agent.builder.benches import PartBench, Slices, Subject, WholeBench
 from edge_agent.builder.compiler import Compiler
-from edge_agent.builder.given import GivenSample, fitting, stored_samples
 from edge_agent.builder.looking import look
-from edge_agent.builder.made_up import SAMPLE_RUN_S, Samples, find_samples
+from edge_agent.builder.made_up import Samples
 from edge_agent.builder.plan_files import PlanFiles
 from edge_agent.builder.pooling import pooled
 from edge_agent.builder.quantised import is_quantised
-from edge_agent.builder.source import fixed_shapes
+from edge_agent.builder.sampling import Sampling
 from edge_agent.builder.specialised import compare_with_general, judged
-from edge_agent.builder.specs import inner_specs
+from edge_agent.builder.specs import fixed_shapes, general_specs, inner_specs
+from edge_agent.builder.stage_graph import check_nodes
+from edge_agent.builder.stage_samples import stage_samples
 from edge_agent.builder.workshop import Workshop
 from edge_agent.config import Settings
 from edge_agent.devices import Device, Layout, UnitId
@@ -28,12 +29,17 @@ from edge_agent.errors import ModelRefused, StorageError
 from edge_agent.model.divide import summarise
 from edge_agent.model.graph import ModelGraph
 from edge_agent.model.pins import parted, pinned_units
-from edge_agent.model.specs import infer_specs
 from edge_agent.model.weights import fingerprint
 from edge_agent.planning.partition import choose, divide_into
 from edge_agent.planning.score import ProcessorRates
 from edge_agent.plans import CandidatePlan, ExecutionPlan, Pin, Target, unusable_pin
-from edge_agent.profiles import HOST_UNIT, Configuration, LatencyProfile, Rejection
+from edge_agent.profiles import (
+    HOST_UNIT,
+    Configuration,
+    LatencyProfile,
+    Rejection,
+    SegmentTimes,
+)
 from edge_agent.profiling.device import device_key, is_large, measure_rates, this_device
 from edge_agent.profiling.keep import (
     decode_profile,
@@ -43,14 +49,14 @@ from edge_agent.profiling.keep import (
 )
 from edge_agent.profiling.profiler import profile
 from edge_agent.profiling.verify import MEASURED, Verification, explained, shortlist, verify
+from edge_agent.store.manifests import Manifest
 from edge_agent.store.models import ModelStore
 from edge_agent.store.pool import POOL_FOLDER, Pool
 from edge_agent.store.profiled import ProfiledModel, ProfiledStore
 from edge_agent.store.records import ProfileKey, ProfileStore
-from edge_agent.store.samples import SampleStore
 from edge_agent.summaries import ModelSummary
 from edge_agent.telemetry import host
-from edge_agent.tensors import Shape, TensorName, ValueSpecs
+from edge_agent.tensors import Shape, TensorName
 from edge_agent.wire.messages import (
     Build,
     Built,
@@ -73,7 +79,6 @@ class Building:
         self._slices = slices
         self._settings = settings
         self._budgets = settings.planning
-        self._max_sample_bytes = settings.limits.max_request_bytes
         self._models = ModelStore(settings.state)
         self._pool = Pool(settings.state / POOL_FOLDER, settings.limits.max_compiled_bytes)
         self._profiles = ProfileStore(settings.cache)
@@ -84,6 +89,8 @@ class Building:
         """Which real inputs are used, as a part of keys."""
         self._formless: set[Configuration] = set()
         """In which a part that was wanted cannot be had."""
+        self._times: tuple[SegmentTimes, ...] = ()
+        """Of the segments of a stage."""
 
     def build(self) -> Built:
         """Divide, compile, profile, plan, verify.
@@ -94,12 +101,19 @@ class Building:
         self._slices.progress(0.0, "reading the model")
         entry = pooled(self._message.model, self._models, self._pool)
         with entry:
-            return self._build(entry.graph, is_large(entry.manifest.weight_bytes))
+            return self._build(entry.graph, is_large(self._weight_bytes(entry.manifest)))
+
+    def _weight_bytes(self, manifest: Manifest) -> int:
+        # With a stage lie its samples, which are no weights.
+        stage = self._message.stage
+        return manifest.weight_bytes if stage is None else sum(t.size_bytes for t in stage.tensors)
 
     def _build(self, path: Path, is_large: bool) -> Built:
         slices = self._slices
         graph = ModelGraph.load(path)
         message = self._message
+        if message.stage is not None:
+            check_nodes(message.stage, graph)
         device = message.device or this_device(self._settings)
         threads = message.threads
         banned = {b.unit: b.reason for b in message.banned if not b.is_keeping}
@@ -116,7 +130,14 @@ class Building:
         shapes = samples.shapes if samples is not None else {}
         with Compiler(self._pool, self._message.model, self._device_key) as compiler:
             specs = inner_specs(graph, shapes, compiler.draft("probe.onnx"))
-            summary = summarise(graph, message.model, shapes, specs, apart=parted(pinned))
+            summary = summarise(
+                graph,
+                message.model,
+                shapes,
+                specs,
+                apart=parted(pinned),
+                starts=None if message.stage is None else message.stage.starts,
+            )
             if message.subgraphs is not None and message.subgraphs > len(summary.segments):
                 raise _too_few_segments(summary, message.subgraphs)
             is_fixed = message.general is not None
@@ -158,28 +179,20 @@ class Building:
             outputs=outputs,
             opens_aside=host_unit(device).opens_aside and is_aside,
             is_large=is_large,
+            times=self._times,
         )
 
     def _samples(self, session: Session, fixed: Mapping[TensorName, Shape]) -> Samples | None:
-        """What the user gave first, then what is made up for the same shapes; `fixed` are those
-        that the model declares, of which the session does not tell scalars."""
-        untold = (spec.name for spec in session.inputs if spec.dims is None)
-        wanted = {name: fixed[name] for name in untold if name in fixed}
-        wanted |= dict(self._message.shapes)
-        grant = self._slices.grant
-        given, shapes = fitting(session, self._given(), wanted, SAMPLE_RUN_S, grant)
-        made_up = find_samples(session, shapes, self._max_sample_bytes)
-        if not given:
-            return made_up
-        self._given_key = f"; samples {self._message.samples}"
-        more = () if made_up is None else made_up.arrays
-        return Samples(arrays=(*given, *more), shapes=shapes)
-
-    def _given(self) -> tuple[GivenSample, ...]:
-        if self._message.samples is None:
-            return ()
-        store = SampleStore(self._settings.state)
-        return stored_samples(store, self._message.samples)
+        """What is measured and compared on; `fixed` as for `Sampling.find`."""
+        message, grant = self._message, self._slices.grant
+        if message.stage is not None:
+            self._given_key = f"; samples {[blob.sha256 for blob in message.stage.samples]}"
+            return stage_samples(message.stage, session, self._pool, grant)
+        sampling = Sampling(settings=self._settings, shapes=message.shapes, samples=message.samples)
+        samples, given = sampling.find(session, fixed, grant)
+        if given:
+            self._given_key = f"; samples {message.samples}"
+        return samples
 
     def _plan(
         self, summary: ModelSummary, subject: Subject, device: Device
@@ -222,9 +235,11 @@ class Building:
         self, summary: ModelSummary, profiled: LatencyProfile, device: Device, cores: int
     ) -> None:
         """Keep what planning the model again takes."""
+        profile = without_parts(profiled, self._formless)
+        if self._message.stage is not None:
+            self._times = profile.times  # its owner plans
         if self._message.name is None or self._message.general is not None:
             return
-        profile = without_parts(profiled, self._formless)
         found = ProfiledModel(summary=summary, profile=profile, device=device, cores=cores)
         ProfiledStore(self._settings.state).save(self._message.name, found)
 
@@ -564,22 +579,3 @@ def with_difference(
         f"{bound:g} is allowed"
     )
     return replace(verification, reason=f"{verification.reason}; {told}")
-
-
-def general_specs(graph: ModelGraph, specs: ValueSpecs) -> ValueSpecs:
-    """`specs` without the sizes that only hold for the shapes in use.
-
-    What a worker opens must serve every shape that the model allows, and ONNX Runtime believes
-    the sizes that a file declares: it would compute `Shape` once and for all. Of a model that
-    takes one shape alone, all sizes hold; but a constant that a request may replace is often one.
-    """
-    if not graph.overridable and len(fixed_shapes(graph)) == len(graph.inputs):
-        return specs
-    general = infer_specs(graph, {}).tensors
-    return ValueSpecs(
-        tensors={
-            name: general.get(name, replace(spec, dims=None))
-            for name, spec in specs.tensors.items()
-        },
-        others=specs.others,
-    )

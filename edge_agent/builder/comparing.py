@@ -11,7 +11,7 @@ import numpy as np
 
 from edge_agent.builder.made_up import find_samples
 from edge_agent.builder.quantised import is_quantised
-from edge_agent.builder.source import fixed_shapes
+from edge_agent.builder.specs import fixed_shapes
 from edge_agent.config import Limits
 from edge_agent.engine.chain import Chain
 from edge_agent.engine.refusals import about

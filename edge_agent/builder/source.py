@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edge_agent.builder.made_up import find_samples
-from edge_agent.builder.specs import inner_specs
+from edge_agent.builder.specs import fixed_shapes, general_specs, inner_specs
 from edge_agent.config import Limits
 from edge_agent.engine.session import OptimisationLevel, Session
 from edge_agent.engine.specs import infer_specs as ask_runtime
@@ -88,16 +88,6 @@ def sized(graph: ModelGraph, given: Mapping[str, Shape]) -> Sizes:
         )
 
 
-def fixed_shapes(graph: ModelGraph) -> dict[TensorName, Shape]:
-    """The shapes of the inputs that leave nothing open; ONNX Runtime does not tell which of them
-    are scalars."""
-    return {
-        spec.name: tuple(d for d in spec.dims or () if isinstance(d, int))
-        for spec in declared_inputs(graph.model)
-        if spec.is_static
-    }
-
-
 def _tried(
     graph: ModelGraph, given: Mapping[TensorName, Shape]
 ) -> tuple[dict[TensorName, Shape], str]:
@@ -118,8 +108,6 @@ def general(graph: ModelGraph) -> ValueSpecs:
     specs = infer_specs(graph, {})
     if not open_values(graph, specs):
         return specs
-    from edge_agent.builder.building import general_specs
-
     with tempfile.TemporaryDirectory(prefix="edge-agent-") as scratch:
         return general_specs(graph, inner_specs(graph, {}, Path(scratch) / "probe.onnx"))
 

@@ -302,12 +302,16 @@ class Workshop:
         if segment not in self._values:
             known = max(s for s in self._values if s < segment)
             values = dict(self._values[known])
-            session = self._plain(SegmentRange(start=known, stop=segment))
+            session = self.plain(SegmentRange(start=known, stop=segment))
             values |= session.run_inside(fed(session, values), session.output_names)
             self._values[segment] = values
         return self._values[segment]
 
-    def _plain(self, segments: SegmentRange) -> Session:
+    def plain(self, segments: SegmentRange) -> Session:
+        """The run of segments on plain ONNX Runtime, with one thread.
+
+        Raises: ModelRefused: it cannot be cut out or opened; StorageError.
+        """
         return Session.open(
             self.source(segments), threads=1, level=OptimisationLevel.ALL, lean=self.is_large
         )

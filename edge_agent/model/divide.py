@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from edge_agent.errors import ModelRefused
 from edge_agent.model.admit import declared_inputs, declared_outputs
 from edge_agent.model.cost import OperatorCost, operator_cost
 from edge_agent.model.cuts import Place, bounded, crossings, places
@@ -33,6 +34,16 @@ _GAP_WORK_SHARE = 0.25
 """Only where no single tensor crosses over more of the work than this are wider cuts of use."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Division:
+    """Where a model is divided."""
+
+    cuts: Sequence[int]
+    forked: tuple[ForkedNodes, ...] = ()
+    reason: str | None
+    """Why there are no cuts."""
+
+
 def summarise(
     graph: ModelGraph,
     model_id: ModelId,
@@ -41,6 +52,7 @@ def summarise(
     max_segments: int = 64,
     apart: Collection[int] = (),
     with_forks: bool = False,
+    starts: tuple[int, ...] | None = None,
 ) -> ModelSummary:
     """Divide `graph` into at most `max_segments` segments and say what each demands.
 
@@ -51,25 +63,19 @@ def summarise(
     costs. A model that cannot or should not be divided has one segment and `undivided_because`.
     `with_forks` also finds where branches may run at once (see forks.py), and divides there too:
     all other cuts stay, unless there would be more than `max_segments` segments.
+
+    Where the division was chosen before, on another device perhaps, `starts` are the first nodes of
+    its segments, and no other is looked for.
+
+    Raises:
+        ModelRefused: the model has no such segments, or cannot be divided there.
     """
     costs = [operator_cost(graph, position, specs.tensors) for position in range(len(graph.nodes))]
-    reason = _reason_to_leave_whole(graph)
-    cuts: Sequence[int] = ()
-    forked: tuple[ForkedNodes, ...] = ()
-    if reason is None:
-        found = list(places(graph, specs))
-        held = held_together(graph)
-        cuts = _choose(found, held, costs, max_segments, apart)
-        if with_forks:
-            max_cuts = min((max_segments - 1) // 2, max_segments - 1 - len(apart))
-            apart_held = held_together(graph, with_joins=False)
-            forked = find_forks(graph, found, apart_held, costs, specs, max_cuts)
-            edges = {at for f in forked for at in (f.start, f.stop)} - {0, len(graph.nodes)}
-            if len(edges.union(cuts)) >= max_segments:
-                cuts = _choose(found, held, costs, max_segments - len(edges), apart)
-            cuts = sorted(edges.union(cuts))
-        if not cuts:
-            reason = _reason_without_cuts(graph, found)
+    if starts is None:
+        division = _divide(graph, specs, costs, max_segments, apart, with_forks)
+    else:
+        division = _as_given(graph, starts)
+    cuts = division.cuts
     bounds = (0, *cuts, len(graph.nodes))
     crossed = crossings(graph, cuts, specs)
     runs = [range(start, stop) for start, stop in itertools.pairwise(bounds)]
@@ -92,9 +98,50 @@ def summarise(
         ),
         cuts=crossed,
         weight_bytes=graph.weight_bytes,
-        undivided_because=reason,
-        forks=tuple(describe_fork(graph, f, bounds, costs, specs.tensors, sizes) for f in forked),
+        undivided_because=division.reason,
+        forks=tuple(
+            describe_fork(graph, f, bounds, costs, specs.tensors, sizes) for f in division.forked
+        ),
     )
+
+
+def _divide(
+    graph: ModelGraph,
+    specs: ValueSpecs,
+    costs: Sequence[OperatorCost],
+    max_segments: int,
+    apart: Collection[int],
+    with_forks: bool,
+) -> _Division:
+    reason = _reason_to_leave_whole(graph)
+    if reason is not None:
+        return _Division(cuts=(), reason=reason)
+    found = list(places(graph, specs))
+    held = held_together(graph)
+    cuts: Sequence[int] = _choose(found, held, costs, max_segments, apart)
+    forked: tuple[ForkedNodes, ...] = ()
+    if with_forks:
+        max_cuts = min((max_segments - 1) // 2, max_segments - 1 - len(apart))
+        apart_held = held_together(graph, with_joins=False)
+        forked = find_forks(graph, found, apart_held, costs, specs, max_cuts)
+        edges = {at for f in forked for at in (f.start, f.stop)} - {0, len(graph.nodes)}
+        if len(edges.union(cuts)) >= max_segments:
+            cuts = _choose(found, held, costs, max_segments - len(edges), apart)
+        cuts = sorted(edges.union(cuts))
+    if not cuts:
+        reason = _reason_without_cuts(graph, found)
+    return _Division(cuts=cuts, forked=forked, reason=reason)
+
+
+def _as_given(graph: ModelGraph, starts: tuple[int, ...]) -> _Division:
+    ends = (*starts, max(len(graph.nodes), 1))  # of no nodes, one segment is made
+    if starts[:1] != (0,) or any(start >= stop for start, stop in itertools.pairwise(ends)):
+        raise ModelRefused(
+            f"{graph.path.name}: got segments that begin at nodes {list(starts)[:8]}, want them "
+            f"ascending from 0 and below {len(graph.nodes)}"
+        )
+    reason = None if starts[1:] else "it was asked for in one segment"
+    return _Division(cuts=starts[1:], reason=reason)
 
 
 def legal_cuts(graph: ModelGraph, specs: ValueSpecs) -> tuple[int, ...]:

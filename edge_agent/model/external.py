@@ -173,11 +173,11 @@ class StoredChunks:
     """
 
     def __init__(self, place: ExternalPlace, folder: Path) -> None:
-        self._place = place
+        self.place = place
         self._folder = folder
 
     def __iter__(self) -> Iterator[memoryview]:
-        place = self._place
+        place = self.place
         buffer = memoryview(bytearray(min(_CHUNK_BYTES, place.length_bytes)))
         stop_bytes = place.offset_bytes + place.length_bytes
         reached_bytes = place.offset_bytes

@@ -43,6 +43,10 @@ class TensorPlace(Protocol):
         """
         ...
 
+
+class FormPlace(TensorPlace, Protocol):
+    """Where forms made of tensors are kept too, beside them."""
+
     def form(self, location: str, chunks: Chunks) -> int:
         """Keep a form of the tensor at `location`; returns its offset in bytes there.
 
@@ -91,7 +95,7 @@ def move_out(
     return _serialised(model, file_name)
 
 
-def adopt_compiled(graph: Path, place: TensorPlace) -> bytes:
+def adopt_compiled(graph: Path, place: FormPlace) -> bytes:
     """The graph that ONNX Runtime saved, with its tensors and their prepacked forms in `place`.
 
     Raises:
@@ -118,7 +122,7 @@ def adopt_compiled(graph: Path, place: TensorPlace) -> bytes:
     return _serialised(model, graph.name)
 
 
-def _moved_forms(value: str, source: str, location: str, folder: Path, place: TensorPlace) -> str:
+def _moved_forms(value: str, source: str, location: str, folder: Path, place: FormPlace) -> str:
     """`KERNEL+HASH|offset;length;flag|…` with the offsets that the forms have in their new place.
 
     That they lie in the file of their tensor is implied. (As ONNX Runtime 1.24 to 1.32 write it.)

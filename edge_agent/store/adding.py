@@ -57,12 +57,37 @@ class Adding:
         if is_new:
             self._written[region.blob] = True
             if region.blob in self._used:
-                # The file of a damaged tensor was replaced: the forms behind it are gone.
-                self._drop_users({r for r in self._used[region.blob] if r.offset_bytes})
+                self._drop_forms(region.blob)
             else:
                 self._before_bytes.setdefault(region.blob, 0)
+        return self._mapped(region)
+
+    def share(self, blob: str, length_bytes: int) -> str | None:
+        """Use the tensor with that hash as it is here, so that it need not be read; its location,
+        or None if it is not here or not good. Raises: StorageError.
+        """
+        region = self._blobs.share(blob, length_bytes)
+        return None if region is None else self._mapped(region)
+
+    def adopt(self, source: Path, blob: str, length_bytes: int) -> str:
+        """Move the file at `source`, which was compared with that hash, here as a tensor; its
+        location.
+
+        It stays, until the pool is tidied, if the entry is not published: it took long to come.
+        Raises: StorageError.
+        """
+        region = self._blobs.adopt(source, blob, length_bytes)
+        if blob in self._used:
+            self._drop_forms(blob)
+        return self._mapped(region)
+
+    def _mapped(self, region: Region) -> str:
         self._regions[region] = None
         return f"{self._blobs.folder.name}/{region.blob}"
+
+    def _drop_forms(self, blob: str) -> None:
+        """The file of a damaged tensor was replaced: the forms behind it are gone."""
+        self._drop_users({r for r in self._used[blob] if r.offset_bytes})
 
     def form(self, location: str, chunks: Iterable[bytes | memoryview]) -> int:
         """Store a form of the tensor at `location`; returns its offset in bytes there.

@@ -88,14 +88,7 @@ class Blobs:
 
         Raises: StorageError.
         """
-        with storage_errors(self.path(blob), "sync"):
-            fd = os.open(self.path(blob), os.O_RDONLY | os.O_NOFOLLOW)
-            try:
-                os.fsync(fd)
-                if is_good:
-                    os.utime(fd, (SEALED_AT_S, SEALED_AT_S))
-            finally:
-                os.close(fd)
+        _seal(self.path(blob), is_good=is_good)
 
     def is_intact(self, region: Region) -> bool:
         """Whether the bytes of a region are what they were; reads them. Raises: StorageError."""
@@ -143,6 +136,23 @@ class Blobs:
             raise
         finally:
             os.close(fd)
+
+    def share(self, blob: str, length_bytes: int) -> Region | None:
+        """The region of a tensor that is there and good; None if there is none. It is read only if
+        its file is not sealed. Raises: StorageError.
+        """
+        region = Region(blob, 0, length_bytes, blob)
+        return region if self._has(region, doubt=False) else None
+
+    def adopt(self, source: Path, blob: str, length_bytes: int) -> Region:
+        """Take the file at `source`, which has exactly that content, as a tensor; it is sealed.
+
+        It is moved, not copied: a model may fill half of the disk. Raises: StorageError.
+        """
+        _seal(source, is_good=True)
+        with storage_errors(self.path(blob), "write"):
+            os.rename(source, self.path(blob))
+        return Region(blob, 0, length_bytes, blob)
 
     def _has(self, region: Region, *, doubt: bool) -> bool:
         got_bytes, is_sealed = self.state(region.blob)
@@ -212,6 +222,17 @@ class Blobs:
 
 
 _SEQUENTIAL = os.POSIX_FADV_SEQUENTIAL
+
+
+def _seal(path: Path, *, is_good: bool) -> None:
+    with storage_errors(path, "sync"):
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        try:
+            os.fsync(fd)
+            if is_good:
+                os.utime(fd, (SEALED_AT_S, SEALED_AT_S))
+        finally:
+            os.close(fd)
 
 
 def read_range(fd: int, offset_bytes: int, length_bytes: int) -> Iterator[memoryview]:

@@ -146,7 +146,27 @@ class PartialStore:
         """
         if not _HASH.fullmatch(sha256) or size_bytes < 0:
             raise ProtocolError(f"got a tensor {sha256[:80]!r} of {size_bytes} bytes")
-        return Partial(self._folder / f"{sha256}{_SUFFIX}", sha256, size_bytes)
+        return Partial(self._path(sha256), sha256, size_bytes)
+
+    def received_bytes(self, sha256: str) -> int:
+        """How much of that tensor has come, 0 if nobody ever wanted it. Raises: StorageError."""
+        path = self._path(sha256)
+        with storage_errors(path, "examine"):
+            try:
+                return path.stat().st_size
+            except FileNotFoundError:
+                return 0
+
+    def discard(self, hashes: Collection[str]) -> None:
+        """Remove what is not wanted any more, or stored elsewhere, unless it is being received.
+
+        Raises: StorageError.
+        """
+        for sha256 in hashes:
+            _remove_unused(self._path(sha256))
+
+    def _path(self, sha256: str) -> Path:
+        return self._folder / f"{sha256}{_SUFFIX}"
 
     def collect(self, keep: Collection[str]) -> tuple[Path, ...]:
         """Remove what is not in `keep`, by hash, and not being received now; what was removed.

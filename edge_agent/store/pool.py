@@ -52,7 +52,8 @@ _log = logging.getLogger(__name__)
 
 POOL_FOLDER = "pool"
 """Where the pool lies in the state folder."""
-_BLOBS = "blobs"
+BLOBS_FOLDER = "blobs"
+"""Where the tensors lie in the pool: graphs name them from there on."""
 _LOAD_AGAIN = "load the model again from its source"
 
 
@@ -66,7 +67,7 @@ class Pool:
         """
         self.folder = folder
         self._max_compiled_bytes = max_compiled_bytes
-        self._blobs = Blobs(folder / _BLOBS)
+        self._blobs = Blobs(folder / BLOBS_FOLDER)
         self._made = folder / "made"
         self._staging = folder / "staging"
         for part in (self._made, self._staging):
@@ -166,6 +167,25 @@ class Pool:
                 raise StorageError(f"{path}: is missing; {_LOAD_AGAIN}")
         return graph
 
+    def manifest(self, key: str) -> Manifest | None:
+        """What an entry is made of, whether it is intact or not; None if there is none.
+
+        Raises: StorageError if that is damaged.
+        """
+        return self._manifests.read(self._manifests.path(key))
+
+    def tensor(self, sha256: str) -> Path:
+        """Where the tensor with that hash lies, at the beginning of a file, or would."""
+        return self._blobs.path(sha256)
+
+    def has_tensor(self, sha256: str, size_bytes: int) -> bool:
+        """Whether that tensor is here and as it was left; reads nothing of it.
+
+        Raises: StorageError.
+        """
+        got_bytes, is_sealed = self._blobs.state(sha256)
+        return is_sealed and got_bytes >= size_bytes
+
     def models(self) -> tuple[ModelId, ...]:
         """The models that are here, intact or not, sorted. Raises: StorageError."""
         return tuple(
@@ -209,6 +229,14 @@ class Pool:
         make_folder(folder)
         with storage_errors(folder, "write"):
             (folder / key).touch(mode=0o600)
+
+    def forget(self, key: str) -> None:
+        """Remove an entry, intact or not, if it is there; its tensors go when the pool is tidied.
+
+        Raises: StorageError.
+        """
+        with exclusively(self._lock):
+            self._manifests.drop(self._manifests.path(key))
 
     def collect(self, keep: Set[ModelId]) -> None:
         """Remove what is not needed: models that are not in `keep`, what was compiled for none of
@@ -279,7 +307,7 @@ def entry_of(graph: Path) -> Entry | None:
 
     Raises: StorageError if it is gone or damaged.
     """
-    if not (graph.parent / _BLOBS).is_dir():
+    if not (graph.parent / BLOBS_FOLDER).is_dir():
         return None
     found = Pool(graph.parent, max_compiled_bytes=0).get(_key(graph))
     if found is None:

@@ -13,6 +13,8 @@ from msgspec import Meta
 from edge_agent.devices import Device, UnitId
 from edge_agent.errors import BadRequest, ProtocolError
 from edge_agent.plans import SERVED_TARGETS, Epoch, ExecutionPlan, Target
+from edge_agent.profiles import SegmentTimes
+from edge_agent.stages import StageModel
 from edge_agent.subgraphs import ModelId, SampleSetId
 from edge_agent.tensors import TensorSpec
 from edge_agent.wire.about_peers import (
@@ -28,6 +30,7 @@ from edge_agent.wire.about_peers import (
     RenamePeer,
     RotateKey,
 )
+from edge_agent.wire.cutting import AdmitStage, CutStages, StageAdmitted, StagesCut
 from edge_agent.wire.hosting import (
     Compare,
     Compared,
@@ -479,6 +482,9 @@ class Build(Message, frozen=True, tag="build", kw_only=True):
     """As in `LoadedModel`."""
     name: Name | None = None
     """Under which what is found out of the model is kept for planning; None: it is not."""
+    stage: StageModel | None = None
+    """What the model is if it is a part of one: it is divided as that was, and measured on its
+    samples."""
 
     @property
     def is_forced(self) -> bool:
@@ -519,6 +525,8 @@ class Built(Message, frozen=True, tag="built", kw_only=True):
     """Whether a worker can open it while it serves (see `ComputeUnit`)."""
     is_large: bool = False
     """Whether the model was served without packed weights until now, to save memory."""
+    times: tuple[SegmentTimes, ...] = ()
+    """Of a stage: what its segments take here, in each configuration that was measured."""
 
 
 class AskDevice(Message, frozen=True, tag="ask-device"):
@@ -531,8 +539,19 @@ class Probed(Message, frozen=True, tag="probed"):
     device: Device
 
 
-BuilderRequest = Admit | Build | Grant | AskDevice
-BuilderMessage = Staged | Admitted | Built | Progress | Trying | AskGrant | Probed | Failure
+BuilderRequest = Admit | Build | Grant | AskDevice | CutStages | AdmitStage
+BuilderMessage = (
+    Staged
+    | Admitted
+    | Built
+    | Progress
+    | Trying
+    | AskGrant
+    | Probed
+    | StagesCut
+    | StageAdmitted
+    | Failure
+)
 
 T = TypeVar("T")
 

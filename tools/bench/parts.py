@@ -10,10 +10,9 @@ from pathlib import Path
 
 from edge_agent.agent.processes import Child
 from edge_agent.builder.admitting import admit
-from edge_agent.builder.building import general_specs
 from edge_agent.builder.compiler import Compiler
 from edge_agent.builder.pooling import pooled
-from edge_agent.builder.specs import inner_specs
+from edge_agent.builder.specs import general_specs, inner_specs
 from edge_agent.builder.workshop import Workshop
 from edge_agent.config import Settings
 from edge_agent.devices import Layout

@@ -23,12 +23,10 @@ import msgspec
 import numpy as np
 
 from edge_agent.builder.admitting import admit
-from edge_agent.builder.building import general_specs
 from edge_agent.builder.compiler import Compiler
 from edge_agent.builder.made_up import find_samples
 from edge_agent.builder.quantised import is_quantised
-from edge_agent.builder.specs import inner_specs
-from edge_agent.profiling.tolerance import disagreement
+from edge_agent.builder.specs import general_specs, inner_specs
 from edge_agent.builder.workshop import Workshop
 from edge_agent.config import Limits, Settings
 from edge_agent.devices import Layout
@@ -40,6 +38,7 @@ from edge_agent.model.divide import legal_cuts, summarise
 from edge_agent.model.extract import extract
 from edge_agent.model.graph import ModelGraph
 from edge_agent.profiling.device import device_key
+from edge_agent.profiling.tolerance import disagreement
 from edge_agent.store.models import ModelStore
 from edge_agent.store.pool import POOL_FOLDER, Pool
 from edge_agent.subgraphs import SegmentRange

@@ -12,13 +12,13 @@ import numpy as np
 
 from edge_agent.builder.quantised import is_quantised
 from edge_agent.builder.specs import inner_specs
-from edge_agent.profiling.tolerance import disagreement
 from edge_agent.engine.chain import Chain
 from edge_agent.engine.session import OptimisationLevel, Session
 from edge_agent.errors import EdgeAgentError
 from edge_agent.model.cuts import places
 from edge_agent.model.extract import extract
 from edge_agent.model.graph import ModelGraph
+from edge_agent.profiling.tolerance import disagreement
 from edge_agent.tensors import Arrays, TensorName, ValueSpecs
 from split.subjects import Subject, Unfit
 
