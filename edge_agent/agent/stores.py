@@ -12,6 +12,7 @@ from edge_agent.config import Settings
 from edge_agent.errors import StorageError
 from edge_agent.store.leases import Lease
 from edge_agent.store.models import ModelStore
+from edge_agent.store.peer_times import PeerTimesStore
 from edge_agent.store.pool import POOL_FOLDER, Pool, entry_of
 from edge_agent.store.profiled import ProfiledStore
 from edge_agent.store.records import PlanStore, ProfileStore
@@ -34,11 +35,12 @@ class Stores:
         self.samples = SampleStore(settings.state)
         self.profiles = ProfileStore(settings.cache)
         self.profiled = ProfiledStore(settings.state)
+        self.peer_times = PeerTimesStore(settings.state)
 
     def sweep(self) -> None:
         """Remove what dead processes left half-done."""
         parts = (self.registry, self.models, self.plans, self.pool, self.samples, self.profiles)
-        for part in (*parts, self.profiled):
+        for part in (*parts, self.profiled, self.peer_times):
             for path in part.sweep():
                 log.info("removed what was left half-done: %s", path)
 
@@ -54,6 +56,7 @@ class Stores:
         self.pool.collect(keep)
         self.samples.collect({r.samples for r in loaded if r.samples is not None})
         self.profiled.collect({r.name for r in loaded})
+        self.peer_times.collect({(r.name, r.model) for r in loaded})
 
     def _is_pooled(self, model: ModelId) -> bool:
         try:

@@ -11,6 +11,7 @@ from pathlib import Path
 from edge_agent.builder.allowed import allow, host_unit, pinned_segments
 from edge_agent.builder.benches import PartBench, Slices, Subject, WholeBench
 from edge_agent.builder.compiler import Compiler
+from edge_agent.builder.ends import Ends, ends_of
 from edge_agent.builder.given import GivenSample, fitting, stored_samples
 from edge_agent.builder.looking import look
 from edge_agent.builder.made_up import SAMPLE_RUN_S, Samples, find_samples
@@ -82,6 +83,7 @@ class Building:
         """The unit that each node is pinned to."""
         self._given_key = ""
         """Which real inputs are used, as a part of keys."""
+        self._ends: Ends
         self._formless: set[Configuration] = set()
         """In which a part that was wanted cannot be had."""
 
@@ -124,6 +126,7 @@ class Building:
             workshop = Workshop(
                 graph, summary, known, compiler, is_large=is_large, is_fixed=is_fixed
             )
+            self._ends = ends_of(graph, shapes, specs)
             if samples is None:
                 plan, chosen = self._unprofiled(summary), None
                 is_used = not is_fixed
@@ -195,7 +198,7 @@ class Building:
         )
         profiled = self._profile(summary, subject, device, rates)
         verification = self._verified(summary, profiled, subject)
-        self._keep(summary, profiled, device, len(subject.cores))
+        self._keep(summary, profiled, device, subject)
         plan = explained(
             verification,
             summary,
@@ -219,13 +222,21 @@ class Building:
         return plan, chosen, is_used
 
     def _keep(
-        self, summary: ModelSummary, profiled: LatencyProfile, device: Device, cores: int
+        self, summary: ModelSummary, profiled: LatencyProfile, device: Device, subject: Subject
     ) -> None:
         """Keep what planning the model again takes."""
         if self._message.name is None or self._message.general is not None:
             return
         profile = without_parts(profiled, self._formless)
-        found = ProfiledModel(summary=summary, profile=profile, device=device, cores=cores)
+        found = ProfiledModel(
+            summary=summary,
+            profile=profile,
+            device=device,
+            cores=len(subject.cores),
+            input_bytes=self._ends.input_bytes,
+            output_bytes=self._ends.output_bytes,
+            pinned=subject.pinned,
+        )
         ProfiledStore(self._settings.state).save(self._message.name, found)
 
     def _against_general(
