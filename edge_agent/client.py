@@ -398,7 +398,7 @@ class Client(PeerCalls):
         on_progress: Callable[[float, str], None] = _unheard,
     ) -> Planned:
         """The best distribution of a loaded model for each target, over this device as it was
-        measured, with what each is predicted to give.
+        measured and the peers that may work for it, with what each is predicted to give.
 
         The planner process of the agent works it out, beside what serves; nothing is changed.
 

@@ -179,6 +179,46 @@ class Infeasible:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryUse:
+    """What of a memory is used."""
+
+    name: str
+    """As of `MissingMemory`."""
+    used_bytes: float
+    budget_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """A device that a plan does not use, and why."""
+
+    device: DeviceId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alone:
+    """The best that one device can do without the others, its inputs and outputs sent as needed."""
+
+    device: DeviceId
+    metrics: Metrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appraisal:
+    """What there is to know of the answer for a target, beside the distribution itself."""
+
+    memory: tuple[MemoryUse, ...] = ()
+    """Every memory that it uses; () where there is no distribution."""
+    estimated: tuple[DeviceId, ...] = ()
+    """Devices that run segments of it whose times were not measured there."""
+    alone: tuple[Alone, ...] = ()
+    """Each device on which the whole model fits and may run, the best for the target first."""
+    left_out: tuple[LeftOut, ...] = ()
+    """Each device that takes no part, and why. Of one that might, only if that was asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
     """What planning answers to one request."""
 
@@ -191,3 +231,11 @@ class Planned:
     disturbed_fraction: float = 0.0
     """Of the runs in which the times were measured, those beside which others used the processor,
     so that they are longer than alone."""
+    appraisals: tuple[Appraisal, ...] = ()
+    """For each of `best`, of a loaded model; else ()."""
+    notes: tuple[str, ...] = ()
+    """For people: which devices are left out of everything and why, whose times are estimated."""
+    names: tuple[tuple[DeviceId, str], ...] = ()
+    """What people call the devices that are not called by their ids."""
+    division: str = ""
+    """Of which division of the model the segments are: `ModelSummary.division`."""

@@ -12,12 +12,16 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Final
 
 from edge_agent.devices import DeviceId, UnitId
+from edge_agent.hardware import DeviceProfile
 from edge_agent.plans import Bound, Target
 from edge_agent.profiles import Configuration, SegmentTimes
 from edge_agent.summaries import ModelSummary
 
+THIS_DEVICE = DeviceId("local")
+"""What the owner of a loaded model calls itself in its problems."""
 CHUNK_BYTES = 1 << 20
 """Tensors cross a link in chunks of this many bytes."""
 
@@ -168,6 +172,63 @@ class DeviceStatistics:
                 raise ValueError(f"{where}: got slowdown {slowdown:g} of {unit}, want above 0")
         if len({unit for unit, _ in self.slowdowns}) < len(self.slowdowns):
             raise ValueError(f"{where}: got the slowdown of one unit twice")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanningPeer:
+    """What the owner of a model knows of another device when it plans."""
+
+    device: DeviceId
+    name: str
+    """What people call it."""
+    profile: DeviceProfile | None
+    """None: it has not told what it can do yet."""
+    device_key: str = ""
+    """As of `LatencyProfile`: what was measured there under another key is of no use."""
+    statistics: DeviceStatistics | None = None
+    """None: nothing is known, as of an idle device."""
+    held_bytes: int = 0
+    """What the plan that is deployed now holds of its memory: `free_memory_bytes` of the statistics
+    is without it, and a plan that takes the place of this one may use it."""
+    most_crossing_bytes: int | None = None
+    """As of `PlannedDevice`."""
+    banned_because: str = ""
+    """Why nothing may run there; "" if it may."""
+
+    def __post_init__(self) -> None:
+        _check_numbers(
+            f"peer {self.name}",
+            held_bytes=self.held_bytes,
+            most_crossing_bytes=self.most_crossing_bytes or 0,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What the owner of a model plans with beside what was measured of the model."""
+
+    peers: tuple[PlanningPeer, ...] = ()
+    links: tuple[Link, ...] = ()
+    """Between the peers and `THIS_DEVICE`."""
+    profile: DeviceProfile | None = None
+    """Of the owner: what is measured of a model there tells of peers as far as theirs are like it.
+    None: it was not measured yet."""
+    statistics: DeviceStatistics | None = None
+    """Of the owner."""
+    held_bytes: int = 0
+    """As of `PlanningPeer`."""
+    most_crossing_bytes: int | None = None
+    """As of `PlannedDevice`."""
+    keeps_whole: bool = False
+    """Whether the owner holds a plan of the whole model in memory, to fall back on, and has only
+    the rest for what it does in another one. `held_bytes` and the statistics are without it."""
+
+    def __post_init__(self) -> None:
+        _check_numbers(
+            "owner",
+            held_bytes=self.held_bytes,
+            most_crossing_bytes=self.most_crossing_bytes or 0,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,3 +405,6 @@ def _check_once(what: str, named: list[str]) -> None:
     for name, count in Counter(named).items():
         if count > 1:
             raise ValueError(f"{what} {name}: got it twice")
+
+
+NOTHING_AROUND: Final = Surroundings()

@@ -101,6 +101,35 @@ class SegmentTimes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StageTimes:
+    """What was measured of a run of segments that a device had as a stage, a model of its own."""
+
+    segments: SegmentRange
+    """Of the whole model."""
+    times: tuple[SegmentTimes, ...]
+    """Of these segments alone: the first of them is segment 0 of each. In the configurations that
+    the device measured."""
+    device_key: str
+    """As of `LatencyProfile`, of that device."""
+    division: str
+    """Which division of the model the segments are of: `ModelSummary.division`."""
+
+    def __post_init__(self) -> None:
+        count = len(self.segments)
+        for times in self.times:
+            where = f"stage {self.segments}, {times.configuration}"
+            if len(times.segment_s) != count:
+                raise ValueError(
+                    f"{where}: got times of {len(times.segment_s)} segments, want {count}"
+                )
+            for segment in times.refused:
+                if not 0 <= segment < count:
+                    raise ValueError(
+                        f"{where}: got refused segment {segment}, want 0 to {count - 1}"
+                    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedNode:
     """A node that a unit did not take when it was given the whole model."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
@@ -185,3 +186,11 @@ class ModelSummary:
     def __post_init__(self) -> None:
         if len(self.cuts) != len(self.segments) - 1:
             raise ValueError(f"got {len(self.cuts)} cuts for {len(self.segments)} segments")
+
+    @property
+    def division(self) -> str:
+        """Tells divisions apart: what was measured of segments is of use for the model that begins
+        them at the same nodes, for the same input shapes."""
+        starts = [segment.start for segment in self.segments]
+        described = (str(self.model), self.nodes, starts, sorted(self.shapes))
+        return hashlib.sha256(repr(described).encode()).hexdigest()

@@ -18,6 +18,7 @@ from edge_agent.config import Settings, settings_key
 from edge_agent.devices import Device
 from edge_agent.errors import BadRequest, EdgeAgentError
 from edge_agent.plans import ExecutionPlan
+from edge_agent.problems import NOTHING_AROUND, Surroundings
 from edge_agent.telemetry.host import process_memory_bytes
 from edge_agent.tensors import Shape, TensorName
 from edge_agent.wire.about_peers import (
@@ -68,13 +69,16 @@ class Answers:
         executor: Executor,
         planners: Planners,
         peer_answers: PeerAnswers,
+        surroundings: Callable[[Loaded], Surroundings] = lambda _: NOTHING_AROUND,
     ) -> None:
+        """`surroundings`: what a model may be planned over beside this device; it may block."""
         self._settings = settings
         self._incarnation = incarnation
         self._device = device
         self._executor = executor
         self._planners = planners
         self._peer_answers = peer_answers
+        self._surroundings = surroundings
         self._started_s = clock.monotonic_s()
         self._controller: Controller
         self._datapath: DataPath
@@ -173,6 +177,7 @@ class Answers:
             PlanLoaded(
                 name=message.model,
                 model=plan.model,
+                around=self._surroundings(loaded),
                 targets=message.targets,
                 bounds=message.bounds,
                 is_pareto=message.is_pareto,

@@ -14,6 +14,7 @@ from edge_agent.store.cuts import CutStore
 from edge_agent.store.hosted import HostedStore
 from edge_agent.store.leases import Lease
 from edge_agent.store.models import ModelStore
+from edge_agent.store.peer_times import PeerTimesStore
 from edge_agent.store.pool import POOL_FOLDER, Pool, entry_of
 from edge_agent.store.profiled import ProfiledStore
 from edge_agent.store.records import PlanStore, ProfileStore
@@ -38,11 +39,12 @@ class Stores:
         self.profiled = ProfiledStore(settings.state)
         self.cuts = CutStore(settings.state)
         self.hosted = HostedStore(settings.state, settings.limits.max_hosted_bytes)
+        self.peer_times = PeerTimesStore(settings.state)
 
     def sweep(self) -> None:
         """Remove what dead processes left half-done."""
         parts = (self.registry, self.models, self.plans, self.pool, self.samples, self.profiles)
-        for part in (*parts, self.profiled, self.cuts, self.hosted):
+        for part in (*parts, self.profiled, self.cuts, self.hosted, self.peer_times):
             for path in part.sweep():
                 log.info("removed what was left half-done: %s", path)
 
@@ -58,6 +60,7 @@ class Stores:
         self.pool.collect(keep | self.cuts.collect(keep) | self.hosted.collect(keep))
         self.samples.collect({r.samples for r in loaded if r.samples is not None})
         self.profiled.collect({r.name for r in loaded})
+        self.peer_times.collect({(r.name, r.model) for r in loaded})
 
     def _is_pooled(self, model: ModelId) -> bool:
         try:

@@ -11,6 +11,7 @@ from pathlib import Path
 from edge_agent.builder.allowed import allow, host_unit, pinned_segments
 from edge_agent.builder.benches import PartBench, Slices, Subject, WholeBench
 from edge_agent.builder.compiler import Compiler
+from edge_agent.builder.ends import Ends, ends_of
 from edge_agent.builder.looking import look
 from edge_agent.builder.made_up import Samples
 from edge_agent.builder.plan_files import PlanFiles
@@ -87,6 +88,7 @@ class Building:
         """The unit that each node is pinned to."""
         self._given_key = ""
         """Which real inputs are used, as a part of keys."""
+        self._ends: Ends
         self._formless: set[Configuration] = set()
         """In which a part that was wanted cannot be had."""
         self._times: tuple[SegmentTimes, ...] = ()
@@ -145,6 +147,7 @@ class Building:
             workshop = Workshop(
                 graph, summary, known, compiler, is_large=is_large, is_fixed=is_fixed
             )
+            self._ends = ends_of(graph, shapes, specs)
             if samples is None:
                 plan, chosen = self._unprofiled(summary), None
                 is_used = not is_fixed
@@ -208,7 +211,7 @@ class Building:
         )
         profiled = self._profile(summary, subject, device, rates)
         verification = self._verified(summary, profiled, subject)
-        self._keep(summary, profiled, device, len(subject.cores))
+        self._keep(summary, profiled, device, subject)
         plan = explained(
             verification,
             summary,
@@ -232,7 +235,7 @@ class Building:
         return plan, chosen, is_used
 
     def _keep(
-        self, summary: ModelSummary, profiled: LatencyProfile, device: Device, cores: int
+        self, summary: ModelSummary, profiled: LatencyProfile, device: Device, subject: Subject
     ) -> None:
         """Keep what planning the model again takes."""
         profile = without_parts(profiled, self._formless)
@@ -240,7 +243,15 @@ class Building:
             self._times = profile.times  # its owner plans
         if self._message.name is None or self._message.general is not None:
             return
-        found = ProfiledModel(summary=summary, profile=profile, device=device, cores=cores)
+        found = ProfiledModel(
+            summary=summary,
+            profile=profile,
+            device=device,
+            cores=len(subject.cores),
+            input_bytes=self._ends.input_bytes,
+            output_bytes=self._ends.output_bytes,
+            pinned=subject.pinned,
+        )
         ProfiledStore(self._settings.state).save(self._message.name, found)
 
     def _against_general(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge_agent.builder.allowed import pinned_segments
+from edge_agent.builder.ends import Ends, ends_of
 from edge_agent.builder.source import Sizes, read_in_place, sized
 from edge_agent.config import Limits
 from edge_agent.devices import UnitId
@@ -17,7 +18,7 @@ from edge_agent.plans import Pin
 from edge_agent.store.output import digest
 from edge_agent.subgraphs import ModelId
 from edge_agent.summaries import ModelSummary
-from edge_agent.tensors import Shape, TensorName, TensorSpec, size_bytes
+from edge_agent.tensors import Shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,22 +66,20 @@ def summarise_file(
         apart=parted(pinned),
         with_forks=model not in measured,
     )
-    inputs = [name for name in graph.inputs if name in graph.users]
-    outputs = list(dict.fromkeys(graph.outputs))
+    ends = ends_of(graph, sizes.shapes, sizes.specs)
     return SummarisedModel(
         summary=summary,
-        input_bytes=_input_bytes(inputs, sizes),
-        output_bytes=_output_bytes(outputs, sizes),
+        input_bytes=_input_bytes(ends, sizes),
+        output_bytes=ends.output_bytes,
         pinned=pinned_segments(summary, pinned, graph.label),
-        notes=tuple(note for note in (sizes.note, _remark(outputs, sizes)) if note is not None),
+        notes=tuple(note for note in (sizes.note, _remark(ends, sizes)) if note is not None),
     )
 
 
-def _input_bytes(names: Sequence[str], sizes: Sizes) -> int:
+def _input_bytes(ends: Ends, sizes: Sizes) -> int:
     """Where the sizes of inputs are not known, neither is what anything inside takes."""
     total = 0
-    for name in names:
-        size = _size_bytes(name, sizes)
+    for name, size in ends.inputs.items():
         if size is None:
             raise UsageError(
                 f'input "{name}": its size is not known ({sizes.specs.described(name)}), so that '
@@ -90,26 +89,9 @@ def _input_bytes(names: Sequence[str], sizes: Sizes) -> int:
     return total
 
 
-def _output_bytes(names: Sequence[str], sizes: Sizes) -> int | None:
-    total = 0
-    for name in names:
-        size = _size_bytes(name, sizes)
-        if size is None:
-            return None
-        total += size
-    return total
-
-
-def _size_bytes(name: str, sizes: Sizes) -> int | None:
-    given = sizes.shapes.get(TensorName(name))
-    spec = sizes.specs.tensors.get(TensorName(name))
-    shape = given if given is not None else _static(spec)
-    return None if spec is None or shape is None else size_bytes(spec.element_type, shape)
-
-
-def _remark(outputs: Sequence[str], sizes: Sizes) -> str | None:
+def _remark(ends: Ends, sizes: Sizes) -> str | None:
     """What is said where the size of an output is not known."""
-    found = [name for name in outputs if _size_bytes(name, sizes) is None]
+    found = [name for name, size in ends.outputs.items() if size is None]
     if not found:
         return None
     first = f'output "{found[0]}" ({sizes.specs.described(found[0])})'
@@ -118,9 +100,3 @@ def _remark(outputs: Sequence[str], sizes: Sizes) -> str | None:
         f"the size of {first}{more} is not known before it is computed, so the last segment runs "
         "on the owner, where it need not be sent"
     )
-
-
-def _static(spec: TensorSpec | None) -> Shape | None:
-    if spec is None or not spec.is_static:
-        return None
-    return tuple(dim for dim in spec.dims or () if isinstance(dim, int))

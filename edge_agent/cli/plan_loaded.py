@@ -1,14 +1,25 @@
-"""`edge-agent plan NAME --target T`: the best distributions of a loaded model over this device."""
+"""`edge-agent plan NAME --target T`: the best distributions of a loaded model over this device and
+its peers."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from edge_agent.cli.awaiting import awaited_plan
 from edge_agent.cli.output import PatientProgress, client_of, print_json, print_table, size_text
 from edge_agent.cli.plan_options import asked_targets, parse_bounds
-from edge_agent.distributions import Distribution, Infeasible, Planned
+from edge_agent.devices import DeviceId
+from edge_agent.distributions import (
+    Distribution,
+    Infeasible,
+    PlacedFork,
+    PlacedSubgraph,
+    Planned,
+    Route,
+    Step,
+)
 from edge_agent.errors import EdgeAgentError, UsageError
 from edge_agent.planning.explain import disturbed_lines
 from edge_agent.planning.short import (
@@ -67,6 +78,10 @@ def run(options: argparse.Namespace) -> int:
                 "is_energy_modelled": True,
                 "knows_energy": planned.knows_energy,
                 "disturbed_fraction": planned.disturbed_fraction,
+                "appraisals": planned.appraisals,
+                "notes": planned.notes,
+                "names": planned.names,
+                "division": planned.division,
             }
         )
     else:
@@ -76,11 +91,15 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _print(planned: Planned) -> None:
-    rows = [_row(str(answer.target), answer, planned.knows_energy) for answer in planned.best]
-    rows += [_row("between", answer, planned.knows_energy) for answer in _others(planned)]
-    print_table(_TITLES, rows)
+    names = dict(planned.names)
+    titled = [(str(answer.target), answer) for answer in planned.best]
+    titled += [("between", answer) for answer in _others(planned)]
+    print_table(_TITLES, [_row(title, one, names, planned.knows_energy) for title, one in titled])
     if not planned.knows_energy:
-        print("energy: not known, because nobody measured what this device draws")
+        whose = "all of these devices draw" if planned.names else "this device draws"
+        print(f"energy: not known, because nobody measured what {whose}")
+    for note in planned.notes:
+        print(note)
     for line in disturbed_lines(planned.disturbed_fraction):
         print(line)
 
@@ -90,7 +109,12 @@ def _others(planned: Planned) -> Iterator[Distribution]:
     return (found for found in planned.front if found.routes not in shown)
 
 
-def _row(title: str, answer: Distribution | Infeasible, knows_energy: bool) -> tuple[str, ...]:
+def _row(
+    title: str,
+    answer: Distribution | Infeasible,
+    names: Mapping[DeviceId, str],
+    knows_energy: bool,
+) -> tuple[str, ...]:
     if isinstance(answer, Infeasible):
         return (title, *("-",) * 6, f"none: {answer.reason}")
     metrics = answer.metrics
@@ -105,6 +129,23 @@ def _row(title: str, answer: Distribution | Infeasible, knows_energy: bool) -> t
         gap_text(answer.gap),
         " or ".join(
             f"{route} ({share})" if len(shares) > 1 else str(route)
-            for route, share in zip(answer.routes, shares, strict=True)
+            for route, share in zip((_called(r, names) for r in answer.routes), shares, strict=True)
         ),
     )
+
+
+def _called(route: Route, names: Mapping[DeviceId, str]) -> Route:
+    """The route for people, over devices that are called by their names."""
+    return replace(route, steps=tuple(_called_step(step, names) for step in route.steps))
+
+
+def _called_step(step: Step, names: Mapping[DeviceId, str]) -> Step:
+    def name(device: DeviceId) -> DeviceId:
+        return DeviceId(names.get(device, device))
+
+    match step:
+        case PlacedSubgraph():
+            return replace(step, device=name(step.device))
+        case PlacedFork():
+            arms = tuple(replace(arm, device=name(arm.device)) for arm in step.arms)
+            return replace(step, home=name(step.home), arms=arms)

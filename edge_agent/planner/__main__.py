@@ -18,8 +18,11 @@ from edge_agent.config import Settings, decode_settings
 from edge_agent.distributions import Planned
 from edge_agent.errors import EdgeAgentError
 from edge_agent.planner.answering import Report, answer
-from edge_agent.planner.loaded import problem_of
+from edge_agent.planner.appraising import Wanted, answer_loaded
+from edge_agent.planner.posing import pose
 from edge_agent.planner.telling import Telling
+from edge_agent.plans import Target
+from edge_agent.store.peer_times import PeerTimesStore
 from edge_agent.store.profiled import ProfiledStore
 from edge_agent.transport import local
 from edge_agent.wire.messages import (
@@ -38,23 +41,46 @@ log = logging.getLogger(__name__)
 
 
 def _planned(message: PlannerRequest, settings: Settings, report: Report) -> Planned:
-    disturbed_fraction = 0.0
     match message:
-        case PlanProblem(problem=problem):
-            pass
-        case PlanLoaded(name=name, model=model, bounds=bounds):
-            report(0.0, "reading what was measured")
-            profiled = ProfiledStore(settings.state).load(name, model)
-            problem = problem_of(profiled, bounds)
-            disturbed_fraction = profiled.profile.disturbed_fraction
-    planned = answer(
-        problem,
-        message.targets,
+        case PlanProblem():
+            return answer(
+                message.problem,
+                message.targets,
+                is_pareto=message.is_pareto,
+                effort=message.effort,
+                report=report,
+            )
+        case PlanLoaded():
+            return _planned_loaded(message, settings, report)
+
+
+def _planned_loaded(message: PlanLoaded, settings: Settings, report: Report) -> Planned:
+    report(0.0, "reading what was measured")
+    profiled = ProfiledStore(settings.state).load(message.name, message.model)
+    times = PeerTimesStore(settings.state)
+    asked = {*message.targets, *(bound.target for bound in message.bounds)}
+    posed = pose(
+        profiled,
+        message.around,
+        {
+            peer.device: times.load(message.name, message.model, peer.device)
+            for peer in message.around.peers
+        },
+        bounds=message.bounds,
+        pins=message.pins,
+        most_routes=message.most_routes,
+        # Without targets it is planned for all of them.
+        is_for_throughput=not message.targets or Target.THROUGHPUT in asked,
+    )
+    wanted = Wanted(
+        targets=message.targets,
         is_pareto=message.is_pareto,
         effort=message.effort,
-        report=report,
+        is_divided=message.is_divided,
+        is_compared=message.is_compared,
     )
-    return replace(planned, disturbed_fraction=disturbed_fraction)
+    planned = answer_loaded(posed, wanted, report)
+    return replace(planned, disturbed_fraction=profiled.profile.disturbed_fraction)
 
 
 def _answer(raw: bytes, settings: Settings, tell: Report) -> Message:

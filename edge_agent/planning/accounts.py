@@ -6,8 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from edge_agent.devices import DeviceId
-from edge_agent.distributions import Distribution, Route
-from edge_agent.planning.alternatives import LeftOut
+from edge_agent.distributions import Distribution, LeftOut, MemoryUse, Route
 from edge_agent.planning.metrics import (
     Leg,
     latency_s,
@@ -38,15 +37,6 @@ class ResourceUse:
     name: str
     """A device (its cores), device/unit, a link or a medium."""
     busy_fraction: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryUse:
-    """What of a memory is used."""
-
-    name: str
-    used_bytes: float
-    budget_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +87,6 @@ def account(
     walked = [(route.share, legs(problem, route)) for route in plan.routes]
     loads = resource_loads(problem, walked)
     busiest = max(loads.values(), default=0.0)
-    bound = problem.bound(Target.MEMORY)
-    most = float("inf") if bound is None else bound
     uses = [
         ResourceUse(name=name, busy_fraction=load / busiest if busiest else 0.0)
         for name, load in loads.items()
@@ -112,18 +100,25 @@ def account(
             for share, found in walked
         ),
         resources=tuple(sorted(uses, key=lambda use: (-use.busy_fraction, use.name))),
-        memory=tuple(
-            MemoryUse(
-                name=name,
-                used_bytes=used,
-                budget_bytes=int(min(pool_bytes(problem, name), most)),
-            )
-            for name, used in sorted(memory_bytes(problem, plan.routes).items())
-        ),
+        memory=memory_uses(problem, plan.routes),
         predictions=_predictions(problem, plan.routes),
         left_out=left_out,
         runner_up=runner_up,
         alone=alone,
+    )
+
+
+def memory_uses(problem: Problem, routes: tuple[Route, ...]) -> tuple[MemoryUse, ...]:
+    """Every memory that the routes use, with what they may use of it."""
+    bound = problem.bound(Target.MEMORY)
+    most = float("inf") if bound is None else bound
+    return tuple(
+        MemoryUse(
+            name=name,
+            used_bytes=used,
+            budget_bytes=int(min(pool_bytes(problem, name), most)),
+        )
+        for name, used in sorted(memory_bytes(problem, routes).items())
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from edge_agent.devices import DeviceId
-from edge_agent.distributions import Distribution
+from edge_agent.distributions import Distribution, LeftOut
 from edge_agent.planning.metrics import FULL, legs, resource_loads, resource_text
 from edge_agent.planning.missing import why_idle
 from edge_agent.planning.planner import EFFORT, attempt, is_free, tables_of
@@ -24,14 +24,6 @@ from edge_agent.problems import PlannedDevice, Problem, SegmentPin
 _MOST_EFFORT = 300_000.0
 """For each alternative that has to be planned, at most."""
 _VERBS = {Target.THROUGHPUT: "gives", Target.MEMORY: "needs"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
-    """A device that a plan does not use, and why."""
-
-    device: DeviceId
-    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,10 +87,51 @@ def compare(
 def alone(problem: Problem, target: Target, effort: float = EFFORT) -> Distribution | None:
     """The best that one device can do without the others, its inputs and outputs sent as needed;
     None if the model fits on none. `effort` as that of `compare`."""
+    return next(iter(each_alone(problem, target, effort)), None)
+
+
+def each_alone(
+    problem: Problem, target: Target, effort: float = EFFORT
+) -> tuple[Distribution, ...]:
+    """The best that each device can do without the others, the best of them first; nothing of one
+    on which the model does not fit. `effort` as that of `compare`."""
     single = _single_devices(problem)
     each = min(_MOST_EFFORT, effort / max(len(single), 1))
-    found = (attempt(other, target, each) for other in single)
-    return _best(target, [one for one in found if one is not None])
+    found = [attempt(other, target, each) for other in single]
+    made = [one for one in found if one is not None]
+    return tuple(sorted(made, key=lambda one: one.metrics.cost(target)))
+
+
+def over_several(
+    problem: Problem, found: Distribution, effort: float = EFFORT
+) -> Distribution | None:
+    """The best that was found in which two devices or more compute, where in `found`, the best of
+    all, one does; None if none was found. `effort` as that of `compare`.
+
+    Each other device is made to run the segment that is cheapest there, and where it then runs all
+    of the others too, the one of `found` is made to run the first or the last one.
+    """
+    used = devices_of(found)
+    if len(used) > 1:
+        return found
+    (single,) = used
+    through = [other for _, other in _with_each(problem, found, _Sought.of(problem, found.target))]
+    last = len(problem.summary.segments) - 1
+    each = min(_MOST_EFFORT, effort / max(3 * len(through), 1))
+    made: list[Distribution] = []
+    for other in through:
+        pinned = {pin.segment for pin in other.pins}
+        ends = (
+            replace(other, pins=(*other.pins, SegmentPin(segment=end, device=single)))
+            for end in dict.fromkeys((0, last))
+            if end not in pinned
+        )
+        for tried in (other, *ends):
+            best = attempt(tried, found.target, each)
+            if best is not None and len(devices_of(best)) > 1:
+                made.append(best)
+    best = _best(found.target, made)
+    return None if best is None else replace(best, bound=found.bound)
 
 
 def _best(target: Target, found: Sequence[Distribution]) -> Distribution | None:

@@ -23,7 +23,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from edge_agent.devices import DeviceId, Layout, UnitKind
-from edge_agent.hardware import DeviceProfile, Sourced, SourceKind, UnitProfile
+from edge_agent.hardware import (
+    DeviceProfile,
+    NetworkProfile,
+    Sourced,
+    SourceKind,
+    UnitProfile,
+)
 from edge_agent.planning.fitting import is_of, why_unfit
 from edge_agent.problems import PlannedDevice, PlannedUnit
 from edge_agent.profiles import Configuration, SegmentTimes
@@ -133,25 +139,34 @@ def planned_device(
         for which in configurations(unit, is_for_throughput=is_for_throughput)
     )
     usable = tuple(times for times in estimated if len(times.refused) < len(summary.segments))
-    network = profile.network
+    send_s_per_byte, receive_s_per_byte = network_s_per_byte(
+        profile.network, is_encrypted=is_encrypted
+    )
     return PlannedDevice(
         id=DeviceId(profile.id),
-        units=tuple(_planned_unit(profile, unit) for unit in profile.units),
+        units=tuple(planned_unit(profile, unit) for unit in profile.units),
         times=(*measured, *usable),
         memory_bytes=_available_bytes(profile),
         cores=profile.cores,
-        send_s_per_byte=(
-            _value(network.encrypted_send_s_per_byte, _ENCRYPTED_S_PER_BYTE)
-            if is_encrypted
-            else _value(network.send_s_per_byte, _SEND_S_PER_BYTE)
-        ),
-        receive_s_per_byte=(
-            _value(network.encrypted_receive_s_per_byte, _ENCRYPTED_S_PER_BYTE)
-            if is_encrypted
-            else _value(network.receive_s_per_byte, _RECEIVE_S_PER_BYTE)
-        ),
+        send_s_per_byte=send_s_per_byte,
+        receive_s_per_byte=receive_s_per_byte,
         is_estimated=bool(usable),
         estimated_because=why_unfit(profile, summary),
+    )
+
+
+def network_s_per_byte(
+    network: NetworkProfile, *, is_encrypted: bool = True
+) -> tuple[float, float]:
+    """Processor time of one core for each byte that is sent, and that is received."""
+    if is_encrypted:
+        return (
+            _value(network.encrypted_send_s_per_byte, _ENCRYPTED_S_PER_BYTE),
+            _value(network.encrypted_receive_s_per_byte, _ENCRYPTED_S_PER_BYTE),
+        )
+    return (
+        _value(network.send_s_per_byte, _SEND_S_PER_BYTE),
+        _value(network.receive_s_per_byte, _RECEIVE_S_PER_BYTE),
     )
 
 
@@ -311,7 +326,8 @@ def _core_bandwidth(unit: UnitProfile) -> float:
     return bandwidth * min(1.0, _CORE_BANDWIDTH_CORES / unit.cores.value)
 
 
-def _planned_unit(profile: DeviceProfile, unit: UnitProfile) -> PlannedUnit:
+def planned_unit(profile: DeviceProfile, unit: UnitProfile) -> PlannedUnit:
+    """A unit of a profile as planning sees it; its powers are 0 where not all are known."""
     idle_w = unit.idle_w or profile.idle_w
     has_power = idle_w is not None and unit.busy_w is not None
     return PlannedUnit(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from edge_agent.devices import UnitId
 from edge_agent.hardware import DeviceProfile, MeasuredTimes
 from edge_agent.summaries import ModelSummary
 from edge_agent.tensors import Shape
@@ -21,11 +22,16 @@ def is_of(measured: MeasuredTimes, summary: ModelSummary) -> bool:
     )
 
 
+def measured_units(profile: DeviceProfile, summary: ModelSummary) -> frozenset[UnitId]:
+    """Units of a profile that have measured times of this model."""
+    return frozenset(one.times.configuration.unit for one in profile.latency if is_of(one, summary))
+
+
 def why_unfit(profile: DeviceProfile, summary: ModelSummary) -> str:
     """Why a profile's measured times of this model are of no use for some units; empty if they
     are, or there are none."""
     own = [one for one in profile.latency if one.model == summary.model]
-    fit = {one.times.configuration.unit for one in own if is_of(one, summary)}
+    fit = measured_units(profile, summary)
     unfit = [one for one in own if one.times.configuration.unit not in fit]
     if not unfit:
         return ""

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from textwrap import wrap
 
-from edge_agent.distributions import Distribution, Infeasible
-from edge_agent.planning.accounts import Account, MemoryUse, Prediction, ResourceUse, RouteAccount
+from edge_agent.distributions import Distribution, Infeasible, MemoryUse
+from edge_agent.planning.accounts import Account, Prediction, ResourceUse, RouteAccount
 from edge_agent.planning.cost import node_range
 from edge_agent.planning.explain import clipped, main_operators
 from edge_agent.planning.metrics import FULL, Computing, Leg, Sending, resource_text

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from edge_agent.devices import Device
+from edge_agent.devices import Device, UnitId
 from edge_agent.errors import BadRequest, StorageError
 from edge_agent.profiles import LatencyProfile
 from edge_agent.store.folder import (
@@ -36,6 +36,12 @@ class ProfiledModel:
     device: Device
     cores: int
     """How many of the device's cores its plans may use."""
+    input_bytes: int | None = None
+    """What a request brings, for the shapes of the summary; None: it is not known."""
+    output_bytes: int | None = None
+    """What an answer brings back; None: it is not known before it is computed."""
+    pinned: tuple[UnitId | None, ...] = ()
+    """The unit of this device that the user pinned each segment to; () if none is pinned."""
 
     def __post_init__(self) -> None:
         count = len(self.summary.segments)
@@ -45,6 +51,8 @@ class ProfiledModel:
                     f"{times.configuration}: got times of {len(times.segment_s)} segments, want "
                     f"{count}"
                 )
+        if len(self.pinned) not in (0, count):
+            raise ValueError(f"pinned: got {len(self.pinned)} segments, want {count}")
         if self.cores < 1:
             raise ValueError(f"cores: got {self.cores}, want at least 1")
 

@@ -131,7 +131,7 @@ class AskPlan(Message, frozen=True, tag="plan"):
 
 
 class AskDistributions(Message, frozen=True, tag="distributions"):
-    """What are the best distributions of this loaded model, over this device?"""
+    """What are the best distributions of this loaded model, over this device and its peers?"""
 
     model: Name
     targets: Targets = ()

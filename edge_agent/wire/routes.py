@@ -7,7 +7,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from edge_agent.devices import DeviceId
 from edge_agent.distributions import (
+    Appraisal,
     Distribution,
     Infeasible,
     Metrics,
@@ -17,6 +19,7 @@ from edge_agent.distributions import (
     Route,
     Step,
 )
+from edge_agent.peers import MAX_PEERS
 from edge_agent.plans import Target
 from edge_agent.wire.messages import decode, encoded
 
@@ -24,6 +27,7 @@ MAX_ROUTES = 4096
 MAX_STEPS = 8192
 MAX_FRONT = 4096
 """Distributions of a Pareto set."""
+MAX_NOTES = 4 * MAX_PEERS
 
 
 class _Tagged(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
@@ -71,6 +75,10 @@ class PlannedOnWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     front: Annotated[tuple[Found, ...], Meta(max_length=MAX_FRONT)]
     knows_energy: bool
     disturbed_fraction: Annotated[float, Meta(ge=0.0, le=1.0)]
+    appraisals: Annotated[tuple[Appraisal, ...], Meta(max_length=len(Target))]
+    notes: Annotated[tuple[str, ...], Meta(max_length=MAX_NOTES)]
+    names: Annotated[tuple[tuple[DeviceId, str], ...], Meta(max_length=MAX_PEERS)]
+    division: str
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -87,6 +95,10 @@ def pack(planned: Planned) -> msgspec.Raw:
         front=tuple(_pack(distribution) for distribution in planned.front),
         knows_energy=planned.knows_energy,
         disturbed_fraction=planned.disturbed_fraction,
+        appraisals=planned.appraisals,
+        notes=planned.notes,
+        names=planned.names,
+        division=planned.division,
     )
     return msgspec.Raw(encoded(_ENCODER, on_wire))
 
@@ -102,6 +114,10 @@ def unpack(packed: msgspec.Raw) -> Planned:
         front=tuple(_unpack(one) for one in found.front),
         knows_energy=found.knows_energy,
         disturbed_fraction=found.disturbed_fraction,
+        appraisals=found.appraisals,
+        notes=found.notes,
+        names=found.names,
+        division=found.division,
     )
 
 

@@ -32,8 +32,10 @@ from edge_agent.errors import (
     ProtocolError,
 )
 from edge_agent.planner.answering import answer
-from edge_agent.planner.loaded import problem_of
+from edge_agent.planner.appraising import Wanted, answer_loaded
+from edge_agent.planner.posing import pose
 from edge_agent.plans import Target
+from edge_agent.problems import THIS_DEVICE
 from edge_agent.store.profiled import ProfiledStore
 from edge_agent.subgraphs import ModelId
 from edge_agent.transport import local
@@ -309,17 +311,19 @@ def test_what_a_planner_refuses_costs_it_nothing(planners: Planners) -> None:
 
 
 def test_a_loaded_model_is_read_by_the_planner(planners: Planners, tmp_path: Path) -> None:
-    ask = PlanLoaded("m", SUMMARY.model, LATENCY)
+    ask = PlanLoaded(name="m", model=SUMMARY.model, targets=LATENCY)
     with pytest.raises(BadRequest, match="edge-agent replan m"):
         planners.ask(ask)
     model = profiled()
     model = replace(model, profile=replace(model.profile, disturbed_fraction=0.75))
     ProfiledStore(tmp_path / "state").save("m", model)
     got = planners.ask(ask)
-    want = replace(answer(problem_of(model), LATENCY), disturbed_fraction=0.75)
-    assert unpack(got.planned) == want
+    want = answer_loaded(pose(model, is_for_throughput=False), Wanted(targets=LATENCY, effort=None))
+    assert unpack(got.planned) == replace(want, disturbed_fraction=0.75)
+    (appraisal,) = want.appraisals
+    assert [one.device for one in appraisal.alone] == [THIS_DEVICE]
     with pytest.raises(BadRequest, match="of another model"):
-        planners.ask(PlanLoaded("m", ModelId("x"), LATENCY))
+        planners.ask(PlanLoaded(name="m", model=ModelId("x"), targets=LATENCY))
 
 
 def test_only_so_many_requests_wait(tmp_path: Path) -> None:

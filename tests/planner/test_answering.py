@@ -7,9 +7,10 @@ import pytest
 from edge_agent.distributions import Distribution, Infeasible
 from edge_agent.errors import BadRequest
 from edge_agent.planner.answering import answer
-from edge_agent.planner.loaded import THIS_DEVICE, problem_of
+from edge_agent.planner.posing import pose
 from edge_agent.planning.planner import plan
 from edge_agent.plans import Bound, Target
+from edge_agent.problems import THIS_DEVICE
 from tests.planner.made_problems import GPU, ONE, TWO, A, B, problem, profiled, times
 
 
@@ -35,11 +36,11 @@ def test_energy_is_no_default_target_as_long_as_nobody_knows_the_power() -> None
 
 @pytest.mark.parametrize("is_bound", [True, False])
 def test_energy_that_is_not_known_is_refused_with_the_devices_named(is_bound: bool) -> None:
-    asked = problem_of(profiled())
+    asked = pose(profiled()).problem
     bounds = (Bound(target=Target.ENERGY, limit=1.0),) if is_bound else ()
     with pytest.raises(BadRequest, match="it is not known what local draws"):
         answer(
-            problem_of(profiled(), bounds) if is_bound else asked,
+            pose(profiled(), bounds=bounds).problem if is_bound else asked,
             () if is_bound else (Target.ENERGY,),
         )
 
@@ -61,7 +62,7 @@ def test_the_pareto_set_holds_what_lies_between_the_quick_and_the_local() -> Non
 
 
 def test_what_cannot_be_had_is_an_answer_with_a_reason() -> None:
-    asked = problem_of(profiled(), (Bound(target=Target.LATENCY, limit=1e-6),))
+    asked = pose(profiled(), bounds=(Bound(target=Target.LATENCY, limit=1e-6),)).problem
     (found,) = answer(asked, (Target.LATENCY,)).best
     assert isinstance(found, Infeasible)
     assert "beyond reach" in found.reason
@@ -85,7 +86,7 @@ def test_progress_goes_from_target_to_target_and_through_the_set_and_never_back(
 
 
 def test_a_loaded_model_is_planned_with_what_was_measured_of_it() -> None:
-    made = problem_of(profiled(times(TWO, 5e-3), times(GPU, 1e-3, refused=(2,))))
+    made = pose(profiled(times(TWO, 5e-3), times(GPU, 1e-3, refused=(2,)))).problem
     (device,) = made.devices
     assert (made.owner, device.id) == (THIS_DEVICE, THIS_DEVICE)
     assert [(u.id, u.memory_bytes, u.busy_w) for u in device.units] == [
@@ -104,7 +105,7 @@ def test_a_loaded_model_is_planned_with_what_was_measured_of_it() -> None:
 def test_bounds_that_a_client_gives_twice_are_its_mistake() -> None:
     bound = Bound(target=Target.LATENCY, limit=1.0)
     with pytest.raises(BadRequest, match="bound latency: got it twice"):
-        problem_of(profiled(times(ONE, 1e-3)), (bound, bound))
+        pose(profiled(times(ONE, 1e-3)), bounds=(bound, bound))
 
 
 def test_the_owner_of_a_problem_is_named_where_its_power_is_unknown() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from edge_agent.distributions import Distribution
-from edge_agent.planning.alternatives import LeftOut, alone, compare, devices_of
+from edge_agent.distributions import Distribution, LeftOut
+from edge_agent.planning.alternatives import alone, compare, devices_of
 from edge_agent.plans import Target
 from edge_agent.problems import Problem, SegmentPin
 from tests.planning.made_pairs import (

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.distributions import Infeasible
+from edge_agent.distributions import Infeasible, LeftOut
 from edge_agent.planning.accounts import account
-from edge_agent.planning.alternatives import LeftOut
 from edge_agent.planning.placed import TEXT_WIDTH
 from edge_agent.planning.report import front_table, infeasible_lines, notes, render, target_table
 from edge_agent.planning.short import (

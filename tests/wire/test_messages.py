@@ -223,7 +223,17 @@ EXAMPLES: list[tuple[str, Message]] = [
             is_large=True,
         ),
     ),
-    ("to_planner", PlanLoaded("m", ModelId("m"), (Target.BYTES,), BOUNDS, True, 1e6)),
+    (
+        "to_planner",
+        PlanLoaded(
+            name="m",
+            model=ModelId("m"),
+            targets=(Target.BYTES,),
+            bounds=BOUNDS,
+            is_pareto=True,
+            effort=1e6,
+        ),
+    ),
     ("to_planner", PlanProblem(problem(), (Target.LATENCY,), is_pareto=True)),
 ]
 SHARED = (Failure, Progress)
