@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
-from edge_agent.devices import Device, UnitId
+from edge_agent.devices import Device, DeviceId, UnitId
 from edge_agent.profiles import Configuration, Placement, RatioInterval, Rejection
 from edge_agent.subgraphs import ComplexityScore, ModelId, SegmentRange
 from edge_agent.tensors import Shape, TensorName
@@ -211,6 +211,8 @@ class ExecutionPlan:
     at one speed."""
     channels_last: tuple[TensorName, ...] = ()
     """Values that cross between subgraphs in NHWC, because both sides compute so."""
+    is_quantised: bool = False
+    """Whether the model has quantised operators, of which one rounding step moves much."""
 
     def __str__(self) -> str:
         chosen = " + ".join(
@@ -219,3 +221,62 @@ class ExecutionPlan:
         if not self.is_plain:
             return chosen
         return f"plain ONNX Runtime: {chosen}" if chosen else "plain ONNX Runtime"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeployedStage:
+    """A stage as it was prepared on its device."""
+
+    number: int
+    route: int
+    device: DeviceId
+    name: str
+    """What people call the device."""
+    segments: SegmentRange
+    plan: str
+    """What it runs as there."""
+    measured_s: float | None
+    """Of one run there, in seconds."""
+    received_bytes: int
+    """What was sent to the device for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DividedPlan:
+    """A plan over several devices, and what was found out when it was compared with the plan of
+    its owner alone."""
+
+    target: Target
+    shares: tuple[float, ...]
+    """Of the traffic, by route."""
+    stages: tuple[DeployedStage, ...]
+    """Route by route, in order."""
+    is_used: bool
+    """Whether it serves."""
+    reason: str
+    """Why, or why not, in one sentence."""
+    predicted_per_s: float | None = None
+    """Requests per second with all devices busy."""
+    predicted_latency_s: float | None = None
+    measured_per_s: float | None = None
+    measured_latency_s: float | None = None
+    """Of a request among as many as are under way at once."""
+    alone_per_s: float | None = None
+    """Requests per second of the plan of the owner alone, measured in turns."""
+    alone_over_divided: RatioInterval | None = None
+    """Time per request of the plan of the owner alone over that of this one: above 1 this one is
+    faster."""
+    control: RatioInterval | None = None
+    """The plan of the owner alone against itself in the same rounds."""
+    lost: tuple[str, ...] = ()
+    """By route, why it is of no use any more; "" if it is."""
+    epoch: int = 0
+
+    def __str__(self) -> str:
+        routes = []
+        for number, share in enumerate(self.shares):
+            stages = " → ".join(
+                f"{s.name} [{s.segments}]" for s in self.stages if s.route == number
+            )
+            routes.append(stages if len(self.shares) == 1 else f"{share:.0%} {stages}")
+        return " | ".join(routes)

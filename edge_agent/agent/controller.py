@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from edge_agent import clock
 from edge_agent.agent.builders import Builder
@@ -60,9 +61,46 @@ from edge_agent.wire.parts import (
 log = logging.getLogger(__name__)
 
 OWNER = "local"
+"""Of epochs that this device serves alone."""
 FIRST_REQUEST_S = 0.1
 """A build begins so long after the load: what a client asks at once goes first."""
 SERVED_LATELY_S = 30.0
+
+
+class DividesOver(Protocol):
+    """Who divides models over devices: see `deploying.Deployer`."""
+
+    def consider(self, loaded: Loaded, *, is_fresh: bool = False) -> None:
+        """Divide a model, if that pays; `is_fresh`: measure the stages again."""
+        ...
+
+    def pause(self, loaded: Loaded) -> None:
+        """End what is being done to divide a model; what serves goes on."""
+        ...
+
+    def stop(self, loaded: Loaded) -> None:
+        """As `pause`, and end what a model has on other devices."""
+        ...
+
+    def has_left(self, loaded: Loaded) -> None:
+        """The worker of a divided epoch is gone."""
+        ...
+
+
+class NoOthers:
+    """Without other devices. Implements `DividesOver`."""
+
+    def consider(self, loaded: Loaded, *, is_fresh: bool = False) -> None:
+        """There is nothing to divide over."""
+
+    def pause(self, loaded: Loaded) -> None:
+        """Nothing is being done."""
+
+    def stop(self, loaded: Loaded) -> None:
+        """Nothing is being done."""
+
+    def has_left(self, loaded: Loaded) -> None:
+        """There is none."""
 
 
 class Controller:
@@ -95,8 +133,13 @@ class Controller:
         self._loads = 0
         self.is_stopping = threading.Event()
         self.specialiser = Specialiser(settings, datapath, self)
-        self._moving = Moving(datapath, workers, self)
-        self._restarts = Restarts(stores, datapath, workers, self._moving, self)
+        self.moving = Moving(datapath, workers, self)
+        self._restarts = Restarts(stores, datapath, workers, self.moving, self)
+        self._dividing: DividesOver = NoOthers()
+
+    def connect(self, dividing: DividesOver) -> None:
+        """Say who divides models over devices; before the first model."""
+        self._dividing = dividing
 
     # ---- looking
 
@@ -185,7 +228,7 @@ class Controller:
                 outputs=admitted.outputs,
             )
             lane = Lane(name, admitted.inputs, admitted.outputs)
-            worker, _ = self._moving.open(lane, serve, child)
+            worker, _ = self.moving.open(lane, serve, child)
             record = LoadedModel(
                 name=name,
                 model=admitted.model,
@@ -273,6 +316,7 @@ class Controller:
         if loaded.builder is not None:
             loaded.builder.kill()
         self.specialiser.stop(loaded)
+        self._dividing.pause(loaded)
         lane = loaded.lane
         while self._datapath.call(lambda: lane.in_flight):
             if self._datapath.call(lambda: lane.needs_worker):
@@ -284,6 +328,7 @@ class Controller:
             self._datapath.retire(lane, station)
             worker.child.process.wait()
         loaded.hold(())
+        self._dividing.stop(loaded)
 
     @contextmanager
     def _loading(self) -> Iterator[None]:
@@ -332,6 +377,7 @@ class Controller:
             loaded.planning = Planning("waiting", 0.0, "waiting for its turn")
             loaded.banned = ()
             self.specialiser.stop(loaded)
+            self._dividing.pause(loaded)
         self.start_build(loaded, is_fresh=True)
         return loaded
 
@@ -371,6 +417,7 @@ class Controller:
                 self.sweep_after_builder()
             self._collect_unused()
             self.specialiser.consider(loaded)
+            self._dividing.consider(loaded, is_fresh=is_fresh)
 
     def sweep_after_builder(self) -> None:
         """A builder that was killed left its workspace."""
@@ -425,12 +472,12 @@ class Controller:
             )
             # What runs is plain already: then the plan only says what the next start opens.
             is_plain_already = built.plan.is_plain and (loaded.plan is None or loaded.plan.is_plain)
-            is_plain_already &= not built.is_large
+            is_plain_already &= not built.is_large and loaded.serve.division is None
             if is_plain_already:
                 loaded.serve = serve
             else:
                 loaded.planning = Planning("working", 1.0, "moving traffic to the plan")
-                self._moving.move(loaded, serve, may_be_beside=not built.is_large)
+                self.moving.move(loaded, serve, may_be_beside=not built.is_large)
             loaded.plan = built.plan
             self.specialiser.begin_anew(loaded)
             self._keep(loaded)
@@ -440,9 +487,23 @@ class Controller:
         """See `specialising.Host`."""
         with self._name_lock(loaded.record.name):
             if not self.is_over(loaded):
-                epoch = self.epoch(loaded.record.model)
-                serve = replace(loaded.serve, epoch=epoch, specialised=specialised)
-                self._moving.move(loaded, serve, may_be_beside=True)
+                was_divided = loaded.serve.division is not None
+                self._serve_alone(loaded, specialised)
+                if was_divided:
+                    self._dividing.consider(loaded)
+
+    def _serve_alone(self, loaded: Loaded, specialised: tuple[Specialised, ...]) -> None:
+        epoch = self.epoch(loaded.record.model)
+        serve = replace(loaded.serve, epoch=epoch, specialised=specialised, division=None)
+        self.moving.move(loaded, serve, may_be_beside=True)
+
+    def serve_alone(self, loaded: Loaded) -> None:
+        """See `trials.Host`."""
+        self._serve_alone(loaded, loaded.serve.specialised)
+
+    def changing(self, loaded: Loaded) -> threading.RLock:
+        """See `trials.Host`."""
+        return self._name_lock(loaded.record.name)
 
     def counts(self, lane: Lane) -> bool:
         """See `moving.Host`."""
@@ -490,7 +551,12 @@ class Controller:
 
     def restart(self, loaded: Loaded) -> None:
         """See `moving.Host`; what waits in the lane is answered by the new worker."""
+        was_divided = loaded.serve.division is not None
+        loaded.serve = replace(loaded.serve, division=None)
         self._restarts.restart(loaded)
+        if was_divided:
+            self._dividing.has_left(loaded)
+            self._dividing.consider(loaded)
 
     # ---- start and stop of the agent
 
@@ -526,6 +592,7 @@ class Controller:
                 self.restart(loaded)
                 loaded.lane.restarts = 0
                 self.specialiser.consider(loaded)
+                self._dividing.consider(loaded)
 
     def stop(self) -> None:
         """Stop all building; the agent is about to end."""
@@ -534,3 +601,4 @@ class Controller:
             if loaded.builder is not None:
                 loaded.builder.kill()
             self.specialiser.stop(loaded)
+            self._dividing.stop(loaded)

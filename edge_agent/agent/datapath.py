@@ -27,6 +27,7 @@ from edge_agent.plans import Epoch
 from edge_agent.wire.messages import (
     Codec,
     Deployment,
+    Message,
 )
 
 log = logging.getLogger(__name__)
@@ -194,8 +195,12 @@ class DataPath:
         Raises:
             WorkerLost: it died, or was retired, since that was ready.
         """
-        epoch, window = deployment.epoch, deployment.most_instances + AHEAD
-        return self.call(lambda: self._stations.switch(lane, station, epoch, window))
+        window = deployment.most_instances + AHEAD
+        return self.call(lambda: self._stations.switch(lane, station, deployment, window))
+
+    def tell(self, station: Station, message: Message) -> None:
+        """Send a worker a message, unless it is dead."""
+        self.call(lambda: self._stations.tell_station(station, message))
 
     def discard(self, station: Station, epoch: Epoch) -> None:
         """Have a worker give up an epoch that it was told to open beside what it serves."""

@@ -80,6 +80,10 @@ class Sender(Protocol):
         """Send it a request; its payload stays unchanged until it is answered."""
         ...
 
+    def abandon(self, sequence: int) -> None:
+        """Nobody waits any more for the answer to a request that it has."""
+        ...
+
     def recall(self) -> None:
         """Ask it for every connection of a client that it has."""
         ...
@@ -103,6 +107,8 @@ class Station:
     """How many are, and have a client at the other end."""
     abandoned: int = 0
     """How many are, and have none any more."""
+    is_divided: bool = False
+    """Whether other devices have a part in what it serves."""
 
     @property
     def live(self) -> int:
@@ -370,6 +376,9 @@ class Lane:
         if request.is_done:
             return
         request.is_done = True
+        for station in self._stations():
+            if station.has.get(request.sequence) is request:
+                station.sender.abandon(request.sequence)
         if isinstance(outcome, Success):
             self._answered += 1
         else:

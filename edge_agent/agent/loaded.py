@@ -13,7 +13,7 @@ from edge_agent.agent.lanes import Lane
 from edge_agent.agent.workers import Serve, Worker
 from edge_agent.devices import Device
 from edge_agent.errors import EdgeAgentError
-from edge_agent.plans import ExecutionPlan
+from edge_agent.plans import DividedPlan, ExecutionPlan
 from edge_agent.store.leases import Lease
 from edge_agent.store.registry import LoadedModel
 from edge_agent.tensors import ShapeSet, shape_names
@@ -63,6 +63,24 @@ class ShapeWork:
 
 
 @dataclass(slots=True, eq=False)
+class Dividing:
+    """What is being done to divide a model over devices, and what came of it (see `deploying`)."""
+
+    is_running: bool = False
+    is_wanted: bool = False
+    is_fresh: bool = False
+    """Whether stages are to be measured again."""
+    stopped: threading.Event = field(default_factory=threading.Event)
+    """Set to end the thread that runs; the next one gets another."""
+    state: str = "none"
+    """none, working, done or failed"""
+    fraction: float = 0.0
+    what: str = ""
+    plan: DividedPlan | None = None
+    """The last one that was tried."""
+
+
+@dataclass(slots=True, eq=False)
 class Loaded:
     """A model that is served under a name; changed only by the steps of the controller."""
 
@@ -83,6 +101,7 @@ class Loaded:
     counted: ShapeCounts = ()
     """Recent requests by shapes, as the worker told last."""
     shape_work: ShapeWork = field(default_factory=ShapeWork)
+    dividing: Dividing = field(default_factory=Dividing)
     banned: tuple[Banned, ...] = ()
     """Units that killed its worker."""
     opens_aside: bool = False

@@ -9,6 +9,7 @@ be caught in a run that nobody awaits.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
@@ -17,6 +18,7 @@ from edge_agent.agent.lanes import Lane
 from edge_agent.agent.loaded import Loaded
 from edge_agent.agent.processes import Child
 from edge_agent.agent.specialising import refuse
+from edge_agent.agent.stations import OfDivided
 from edge_agent.agent.workers import (
     OPEN_TIMEOUT_S,
     Serve,
@@ -77,9 +79,15 @@ class Moving:
         self._host = host
 
     def open(
-        self, lane: Lane, serve: Serve, child: Child, counted: ShapeCounts = ()
+        self,
+        lane: Lane,
+        serve: Serve,
+        child: Child,
+        counted: ShapeCounts = (),
+        told: Callable[[OfDivided], None] | None = None,
     ) -> tuple[Worker, Ready]:
-        """Have a prepared process open an epoch; it serves from `DataPath.cut_over` on.
+        """Have a prepared process open an epoch; it serves from `DataPath.cut_over` on. `told`
+        hears what the worker says of it, if it is divided.
 
         Raises:
             EdgeAgentError: it cannot.
@@ -90,6 +98,7 @@ class Moving:
             child,
             self._host.worker_lost,
             self._host.shapes_counted,
+            told,
         )
         try:
             ready = worker.ready.result(OPEN_TIMEOUT_S)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,10 +17,11 @@ from edge_agent.store.stage_content import places
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offered:
-    """A tensor in a file of the store, at its beginning."""
+    """Bytes at the beginning of a file of the store, or, if there is a `content`, these."""
 
-    path: Path
+    path: Path = Path()
     size_bytes: int
+    content: bytes | None = None
 
 
 def content_of(stage: StageModel, pool: Pool) -> dict[str, Offered]:
@@ -34,25 +37,41 @@ def content_of(stage: StageModel, pool: Pool) -> dict[str, Offered]:
 
 
 class Offers:
-    """Which tensors each peer may have. Any thread may use it."""
+    """Which content each peer may have. Any thread may use it."""
 
     def __init__(self) -> None:
         self._changing = threading.Lock()
         self._offered: dict[DeviceId, dict[str, Offered]] = {}
+        self._counts: Counter[tuple[DeviceId, str]] = Counter()
+        """How often each is offered: models share tensors."""
 
-    def offer(self, device: DeviceId, tensors: Mapping[str, Offered]) -> None:
+    def offer(self, device: DeviceId, content: Mapping[str, Offered]) -> None:
         """The device may have these, by hash, too."""
         with self._changing:
-            self._offered.setdefault(device, {}).update(tensors)
+            self._offered.setdefault(device, {}).update(content)
+            self._counts.update((device, sha256) for sha256 in content)
 
-    def withdraw(self, device: DeviceId, hashes: Iterable[str] | None = None) -> None:
-        """The device may have these no more; None: nothing."""
+    def withdraw(self, device: DeviceId, content: Iterable[str] | None = None) -> None:
+        """What was offered once more by `offer` is offered once less; None: nothing is offered to
+        the device any more."""
         with self._changing:
-            if hashes is None:
+            known = self._offered.get(device, {})
+            for sha256 in list(known) if content is None else content:
+                self._counts[device, sha256] -= 1
+                if content is None or self._counts[device, sha256] <= 0:
+                    del self._counts[device, sha256]
+                    known.pop(sha256, None)
+            if not known:
                 self._offered.pop(device, None)
-                return
-            for sha256 in hashes:
-                self._offered.get(device, {}).pop(sha256, None)
+
+    @contextmanager
+    def offering(self, device: DeviceId, content: Mapping[str, Offered]) -> Iterator[None]:
+        """As `offer`, for the block."""
+        self.offer(device, content)
+        try:
+            yield
+        finally:
+            self.withdraw(device, content)
 
     def find(self, device: DeviceId, sha256: str) -> Offered | None:
         """What was offered to it under that hash."""

@@ -11,8 +11,9 @@ from edge_agent.agent.offers import Offers
 from edge_agent.agent.peer_book import PeerBook
 from edge_agent.endpoints import Endpoint, parse_peer_endpoint
 from edge_agent.errors import UsageError
-from edge_agent.peers import KeyPair
+from edge_agent.peers import KeyPair, Peer, PeerCondition
 from edge_agent.transport.peer_sockets import Switchboard
+from edge_agent.wire.deploying import Deploying
 from edge_agent.wire.peering import Hello, PeerCodec
 
 
@@ -50,6 +51,17 @@ class Host(Protocol):
 
     def sync(self) -> None:
         """The list of peers has changed: there is a session for each, and no other."""
+        ...
+
+    def deploys(self, peer: Peer, message: Deploying) -> None:
+        """A peer says something of an epoch that is divided over devices.
+
+        Raises: ProtocolError: which it must not say.
+        """
+        ...
+
+    def has_changed(self, peer: Peer, condition: PeerCondition) -> None:
+        """A peer is so from now on."""
         ...
 
 

@@ -136,6 +136,17 @@ class Session:
         """Whether its heartbeats come."""
         return self.liveness.condition in (PeerCondition.UP, PeerCondition.SLOW)
 
+    @property
+    def reached_at(self) -> tuple[Endpoint, ...]:
+        """Where the agent of the peer is, what works now first."""
+        own = (self._dialled.endpoint,) if self._dialled is not None and self.dials else ()
+        return tuple(dict.fromkeys((*own, *self.peer.endpoints)))
+
+    @property
+    def dials(self) -> bool:
+        """Whether this device made the connection that is used."""
+        return self._dialled is not None and self._is_open
+
     def _is_stale(self, now_s: float) -> bool:
         return now_s - self._dialled_s > KNOCK_S
 
@@ -297,6 +308,11 @@ class Session:
                     self.on_noted(PublicKey(key))
             case Goodbye(why=why):
                 self._left(why, now_s)
+            case _:
+                try:
+                    self._host.deploys(self.peer, message)
+                except ProtocolError as error:
+                    self.offend(str(error), now_s)
 
     def _heard_beat(self, number: int, echo: int | None, held_s: float, now_s: float) -> None:
         if self.liveness.condition is PeerCondition.GONE:
@@ -396,6 +412,7 @@ class Session:
             self._is_barred = True
             self._disconnect()
             self.liveness.end(now_s)
+            self._host.has_changed(self.peer, PeerCondition.BARRED)
         elif is_first:
             log.warning('peer "%s": %s', self.peer.name, what)
 
@@ -442,6 +459,7 @@ class Session:
         level = logging.INFO if condition is PeerCondition.UP else logging.WARNING
         why = f": {self._why}" if self._why and condition is PeerCondition.GONE else ""
         log.log(level, 'peer "%s" is %s%s', self.peer.name, condition, why)
+        self._host.has_changed(self.peer, condition)
 
     def _why_barred(self, now_s: float) -> str:
         left_s = self.offences.bar_left_s(now_s)

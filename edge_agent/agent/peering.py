@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from edge_agent import __version__, clock
 from edge_agent.agent.contents import Answer, Fetch
@@ -27,22 +27,27 @@ from edge_agent.agent.peer_book import PeerBook
 from edge_agent.agent.peer_sessions import Session
 from edge_agent.answering import answering
 from edge_agent.config import Settings
+from edge_agent.devices import DeviceId
 from edge_agent.endpoints import Endpoint
 from edge_agent.errors import AgentUnavailable, EdgeAgentError, PeerLost, UsageError
 from edge_agent.peers import (
     MAX_ENDPOINTS,
     KeyPair,
     Peer,
+    PeerCondition,
     PeerStatus,
     PublicKey,
     name_from,
 )
+from edge_agent.problems import THIS_DEVICE
 from edge_agent.store.device_key import DeviceKeyStore
 from edge_agent.store.partial import Partial
 from edge_agent.store.peers import PeerStore
 from edge_agent.telemetry.network import hostname, own_addresses
 from edge_agent.transport.curve import make_keys
 from edge_agent.transport.peer_sockets import Switchboard
+from edge_agent.wire.deploying import Deploying
+from edge_agent.wire.messages import Message
 from edge_agent.wire.peering import Hello, NewKey, PeerCodec
 from edge_agent.wire.tokens import Token, read_token, write_token
 
@@ -56,6 +61,19 @@ REOPEN_S: Final = 5.0
 """A port that is not free again by then has been taken by another program."""
 
 T = TypeVar("T")
+
+
+class DeploysTo(Protocol):
+    """Who divides models over devices. Called on the thread of the peers, so it must be quick."""
+
+    def deploys(self, peer: Peer, message: Deploying) -> None:
+        """A peer says something of a divided epoch. Raises: ProtocolError: which it must not
+        say."""
+        ...
+
+    def has_changed(self, peer: Peer, condition: PeerCondition) -> None:
+        """A peer is so from now on; one that was removed is gone."""
+        ...
 
 
 class Peering:
@@ -95,6 +113,11 @@ class Peering:
         self._is_ended = False
         self._thread: threading.Thread | None = None
         self._rotating = threading.Lock()
+        self._deploying: DeploysTo | None = None
+
+    def connect(self, deploying: DeploysTo) -> None:
+        """Say who divides models over devices; before that, nobody does."""
+        self._deploying = deploying
 
     # ---- what other threads ask
 
@@ -334,6 +357,45 @@ class Peering:
         self._need_thread()
         Fetch(ask, tensor).run(on_received)
 
+    def tell(self, device: DeviceId, message: Message) -> bool:
+        """Send to a peer, if it is there; whether it is, and takes it."""
+
+        def send() -> bool:
+            session = next((s for s in self._sessions if s.peer.id == device), None)
+            return session is not None and session.is_there and session.send(message)
+
+        return self._thread is not None and self.call(send)
+
+    @property
+    def device(self) -> DeviceId:
+        """The id of this device. Raises: as `keys`."""
+        return self.keys.device
+
+    def name_of(self, device: DeviceId) -> str:
+        """What people call a peer, or this device; its id, if it is neither."""
+        if device in (THIS_DEVICE, self.device):
+            return self.name
+        return next((p.name for p in self.book.peers if p.id == device), device)
+
+    def dials(self, device: DeviceId) -> bool:
+        """Whether this device made the connection to that peer."""
+
+        def look() -> bool:
+            session = next((s for s in self._sessions if s.peer.id == device), None)
+            return session is not None and session.dials
+
+        return self._thread is not None and self.call(look)
+
+    def reached_at(self, device: DeviceId) -> tuple[Endpoint, ...]:
+        """Where the agent of a peer is reached, what works now first; () if it is no peer, or does
+        not listen."""
+
+        def look() -> tuple[Endpoint, ...]:
+            session = next((s for s in self._sessions if s.peer.id == device), None)
+            return () if session is None else session.reached_at
+
+        return () if self._thread is None else self.call(look)
+
     def rotate(self, *, is_forced: bool) -> tuple[KeyPair, tuple[str, ...]]:
         """Give this device a new key, and tell its peers: the key, and the names of the peers that
         could not be told, which only happens with `is_forced`.
@@ -417,12 +479,23 @@ class Peering:
             peer = next((one for one in known if one is not None), None)
             if peer is None:
                 session.end(is_removed=True)
+                self.has_changed(session.peer, PeerCondition.GONE)
             else:
                 session.peer = peer
                 kept.append(session)
         have = {session.peer.key for session in kept}
         kept += [Session(p, self, now_s) for p in self.book.peers if p.key not in have]
         self._sessions = kept
+
+    def deploys(self, peer: Peer, message: Deploying) -> None:
+        """See `peer_host.Host`."""
+        if self._deploying is not None:
+            self._deploying.deploys(peer, message)
+
+    def has_changed(self, peer: Peer, condition: PeerCondition) -> None:
+        """See `peer_host.Host`."""
+        if self._deploying is not None:
+            self._deploying.has_changed(peer, condition)
 
     def _judge(self, domain: bytes, key: PublicKey, address: str) -> bool:
         """Whom libzmq asks: see `gate.Judge`."""

@@ -25,9 +25,10 @@ from edge_agent.transport.local import ConnectionLost
 from edge_agent.transport.memory import SharedMemory
 from edge_agent.wire.arrays import payload_bytes
 from edge_agent.wire.frames import Buffer, nbytes
-from edge_agent.wire.hosting import Compared, Linked, Listening, Unlinked
+from edge_agent.wire.hosting import Closed, Compared, Linked, Listening, Unlinked
 from edge_agent.wire.lending import GiveBack
 from edge_agent.wire.messages import (
+    Abandon,
     Codec,
     Counted,
     Deployment,
@@ -49,7 +50,7 @@ from edge_agent.wire.parts import (
 
 log = logging.getLogger(__name__)
 
-OfDivided = Listening | Linked | Unlinked | Compared
+OfDivided = Listening | Linked | Unlinked | Compared | Closed
 RECALL_S = 1.0
 """How long a retired worker that runs nothing may keep a connection."""
 
@@ -112,6 +113,9 @@ class Attached(Connection):
     def hand_over(self, request: Request) -> None:
         """See `lanes.Sender`."""
         memory, place = request.memory, request.place
+        left_s = None
+        if self.station.is_divided and request.until_s is not None:
+            left_s = max(0.0, request.until_s - clock.monotonic_s())
         run = Run(
             epoch=self.station.epoch,
             sequence=request.sequence,
@@ -119,6 +123,7 @@ class Attached(Connection):
             outputs=request.outputs,
             place=place,
             memory=memory.number if memory else 0,
+            left_s=left_s,
         )
         if memory and place and self.has_mapped.get(memory.number, -1) < place.end:
             self.has_mapped[memory.number] = place.end
@@ -129,6 +134,11 @@ class Attached(Connection):
     def tell(self, message: Message, enclosed: Enclosed | None = None) -> None:
         """See `lending.Borrower`."""
         self._stations.tell(self, message, enclosed=enclosed)
+
+    def abandon(self, sequence: int) -> None:
+        """See `lanes.Sender`."""
+        if self.station.is_divided:
+            self._stations.tell(self, Abandon(sequence))
 
     def recall(self) -> None:
         """See `lanes.Sender`."""
@@ -179,6 +189,7 @@ class Stations:
         """Tell a worker process at the other end of `stream` what to serve, and watch it."""
         stream.setblocking(False)
         worker = Attached(lane, deployment.epoch, stream, window, events, self)
+        worker.station.is_divided = deployment.division is not None
         self._attached[worker.station] = worker
         self._poller.add(worker.fd, partial(self._on_event, worker))
         self.tell(worker, deployment)
@@ -213,7 +224,7 @@ class Stations:
         """Lend a connection of a client to the worker that serves a lane; None if that cannot be
         done."""
         worker = self._attached.get(lane.active) if lane.active is not None else None
-        if worker is None or lane.is_closed:
+        if worker is None or lane.is_closed or worker.station.is_divided:
             return None
         return self.lending.lend(worker, connection, asked, outputs, size_bytes)
 
@@ -266,7 +277,13 @@ class Stations:
         worker.opens.add(deployment.epoch)
         self.tell(worker, deployment)
 
-    def switch(self, lane: Lane, station: Station, epoch: Epoch, window: int) -> bool:
+    def tell_station(self, station: Station, message: Message) -> None:
+        """Send a worker a message, unless it is dead."""
+        worker = self._attached.get(station)
+        if worker is not None:
+            self.tell(worker, message)
+
+    def switch(self, lane: Lane, station: Station, deployment: Deployment, window: int) -> bool:
         """Let a worker that serves go on with an epoch that it opened; False, and nothing is
         changed, if it may be caught in a run that nobody awaits, and then would not hear of it.
 
@@ -278,8 +295,12 @@ class Stations:
             raise WorkerLost("the worker died before it served another epoch")
         if station.runs_for_nobody:
             return False
-        self.tell(worker, Switch(epoch))
-        lane.switch(station, epoch, window)
+        if deployment.division is not None:
+            # What a client abandons is to end on all devices, and the agent alone knows of it.
+            worker.recall()
+        self.tell(worker, Switch(deployment.epoch))
+        station.is_divided = deployment.division is not None
+        lane.switch(station, deployment.epoch, window)
         return True
 
     def discard(self, station: Station, epoch: Epoch) -> None:
@@ -366,7 +387,7 @@ class Stations:
                 lane.answered_by(station, sequence, error_from_code(code, text))
             case Counted(counts=counts):
                 worker.events.has_counted(counts)
-            case Listening() | Linked() | Unlinked() | Compared():
+            case Listening() | Linked() | Unlinked() | Compared() | Closed():
                 worker.events.has_told(message)
             case GiveBack(connection=number, is_unsent=is_unsent):
                 self.lending.given_back(worker, number, bytes(payload), is_unsent=is_unsent)

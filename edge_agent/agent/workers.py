@@ -13,10 +13,12 @@ from edge_agent import clock
 from edge_agent.agent.datapath import DataPath
 from edge_agent.agent.lanes import Lane, Station
 from edge_agent.agent.processes import Child
+from edge_agent.agent.stations import OfDivided
 from edge_agent.errors import DeadlineExceeded, EdgeAgentError, ModelRefused, WorkerLost
 from edge_agent.plans import Epoch
 from edge_agent.tensors import TensorSpec
 from edge_agent.transport import local
+from edge_agent.wire.hosting import DividedPart
 from edge_agent.wire.messages import (
     Codec,
     Deployment,
@@ -56,6 +58,7 @@ class Serve:
     warm_shapes: Shapes = ()
     specialised: tuple[Specialised, ...] = ()
     counted: ShapeCounts | None = None
+    division: DividedPart | None = None
     """See `Deployment`."""
 
     @property
@@ -75,6 +78,7 @@ class Serve:
             warm_shapes=self.warm_shapes,
             specialised=self.specialised,
             counted=self.counted,
+            division=self.division,
         )
 
 
@@ -95,6 +99,7 @@ class Worker:
         self.serve = serve
         self.station: Station
         self._opens: dict[Epoch, Future[Ready]] = {}
+        self._heard: dict[Epoch, Callable[[OfDivided], None]] = {}
         self.ready = self.will_open(serve.epoch)
         """Set when the worker can take requests; fails with the reason if it never can."""
         self._on_lost = on_lost
@@ -116,6 +121,20 @@ class Worker:
     def is_refused(self, epoch: Epoch, error: EdgeAgentError) -> None:
         """The worker could not open the sessions of that epoch."""
         self._opens.pop(epoch).set_exception(error)
+
+    def hear(self, epoch: Epoch, told: Callable[[OfDivided], None] | None) -> None:
+        """Have `told` hear, on the data thread, what the worker says of a divided epoch; None:
+        nobody."""
+        if told is None:
+            self._heard.pop(epoch, None)
+        else:
+            self._heard[epoch] = told
+
+    def has_told(self, message: OfDivided) -> None:
+        """The worker tells of a divided epoch."""
+        told = self._heard.get(message.epoch)
+        if told is not None:
+            told(message)
 
     def is_dead(self, needs_another: bool) -> None:
         """The process ended without being told to."""
@@ -228,6 +247,7 @@ class Workers:
         child: Child,
         on_lost: Callable[[Worker], None],
         on_counted: Callable[[Worker, ShapeCounts], None],
+        told: Callable[[OfDivided], None] | None = None,
     ) -> Worker:
         """Tell a prepared process what to serve; `worker.ready` says when it can.
 
@@ -237,6 +257,7 @@ class Workers:
         worker = Worker(lane, child, serve, on_lost, on_counted)
         # The data thread gets a descriptor of its own: closing one that it waits on would hide the
         # end of the stream from it.
+        worker.hear(serve.epoch, told)
         stream = child.stream.dup()
         worker.station = self._datapath.attach(lane, serve.deployment(), stream, worker)
         return worker

@@ -221,6 +221,7 @@ class Building:
             state=state,
             processor=rates,
         )
+        plan = replace(plan, is_quantised=subject.is_quantised)
         chosen = verification.chosen
         if chosen is not None:
             with self._slices.trying({s.configuration.unit for s in chosen.subgraphs}):

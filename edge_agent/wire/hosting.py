@@ -14,7 +14,7 @@ from edge_agent.plans import Epoch
 from edge_agent.profiles import RatioInterval
 from edge_agent.stages import Crossing
 from edge_agent.tensors import TensorSpec
-from edge_agent.wire.parts import Message, Name, SubgraphFile, Text
+from edge_agent.wire.parts import Message, Name, Shapes, SubgraphFile, Text
 
 MAX_STAGES: Final = 256
 """Of one epoch."""
@@ -73,6 +73,9 @@ class DividedPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     neighbours: Annotated[tuple[Neighbour, ...], Meta(max_length=MAX_NEIGHBOURS)]
     routes: Annotated[tuple[RouteShare, ...], Meta(max_length=MAX_STAGES)] = ()
     """All of the epoch if the worker is the owner's; else ()."""
+    shapes: Shapes = ()
+    """Of the inputs, if the worker is the owner's: what has others, or larger ones, runs there
+    alone."""
     is_encrypted: bool = True
 
     @property
@@ -180,5 +183,15 @@ class Compared(Message, frozen=True, tag="compared", kw_only=True):
     alone_s: float | None
     wrong: Text
     """What is wrong with the answers of the divided plan; "" if nothing is."""
+    is_faster: bool
+    """Whether the divided plan is right, and faster beyond the noise."""
+    evidence: Text
+    """For people: the intervals."""
     is_decided: bool
     """Whether more rounds would not tell more."""
+
+
+class Closed(Message, frozen=True, tag="closed"):
+    """Another epoch has taken over, and all requests of this one are answered."""
+
+    epoch: Epoch

@@ -32,6 +32,7 @@ from edge_agent.wire.about_peers import (
 )
 from edge_agent.wire.cutting import AdmitStage, CutStages, StageAdmitted, StagesCut
 from edge_agent.wire.hosting import (
+    Closed,
     Compare,
     Compared,
     Dial,
@@ -353,9 +354,8 @@ class Run(Message, frozen=True, tag="run"):
 
 
 class Abandon(Message, frozen=True, tag="abandon"):
-    """Nobody waits for the answer to this request any more."""
+    """Nobody waits for the answer to this request any more; of a model that is divided."""
 
-    epoch: Epoch
     sequence: int
 
 
@@ -406,7 +406,7 @@ AgentToWorker = (
     | Compare
 )
 WorkerMessage = (
-    Ready | Ran | RunError | GiveBack | Counted | Listening | Linked | Unlinked | Compared
+    Ready | Ran | RunError | GiveBack | Counted | Listening | Linked | Unlinked | Compared | Closed
 )
 AgentToHost = Listen | Dial
 """To a worker that hosts stages of another device's model, after `HostStages`."""

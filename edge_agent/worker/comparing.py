@@ -21,6 +21,7 @@ from typing import Final
 
 from edge_agent import clock
 from edge_agent.errors import EdgeAgentError, StorageError
+from edge_agent.planning.explain import interval_text
 from edge_agent.plans import Epoch
 from edge_agent.profiles import RatioInterval
 from edge_agent.profiling.ratio import LEAST_PAIRS, interval_of, is_better
@@ -204,6 +205,19 @@ class Comparing:
         is_narrow = max(ratio.high - ratio.median, ratio.median - ratio.low) <= wanted
         return is_narrow and (is_better(ratio, control) or ratio.high < 1.0 or wanted <= HALF_WIDTH)
 
+    @property
+    def _is_faster(self) -> bool:
+        if self._wrong != "" or not self._runner.has_route or not self._ratios:
+            return False
+        return is_better(interval_of(self._ratios), interval_of(self._controls))
+
+    @property
+    def _evidence(self) -> str:
+        if not self._ratios:
+            return "nothing was measured"
+        ratio, control = map(interval_text, map(interval_of, (self._ratios, self._controls)))
+        return f"this device alone over the divided plan {ratio}; alone over itself {control}"
+
     def _compared(self) -> Compared:
         divided, alone = self._divided, self._alone
         return Compared(
@@ -214,6 +228,8 @@ class Comparing:
             latency_s=_median(divided, lambda batch: batch.latency_s),
             alone_s=_median(alone, lambda batch: batch.per_request_s),
             wrong=self._wrong or "",
+            is_faster=self._is_faster,
+            evidence=self._evidence,
             is_decided=self._is_decided,
         )
 

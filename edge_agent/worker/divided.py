@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -15,7 +15,7 @@ import numpy as np
 
 from edge_agent import clock
 from edge_agent.errors import DeadlineExceeded, EdgeAgentError, PeerLost
-from edge_agent.tensors import Arrays
+from edge_agent.tensors import Arrays, Shape
 from edge_agent.worker.runners import Runner
 from edge_agent.worker.stages import Stages
 
@@ -59,11 +59,17 @@ class DividedRunner:
     """Implements `runners.Runner` and `stages.Origin`."""
 
     def __init__(
-        self, routes: Sequence[RouteState], fallback: Runner | None, at_once: int | None = None
+        self,
+        routes: Sequence[RouteState],
+        fallback: Runner | None,
+        at_once: int | None = None,
+        shapes: Mapping[str, Shape] | None = None,
     ) -> None:
         """`fallback` runs the whole model here, `at_once` as often at a time (None: any number);
-        None: it does not fit."""
+        None: it does not fit. Inputs that are larger than `shapes` somewhere, or others than
+        these, run here too: there may be no room for what they give rise to."""
         self._routes = tuple(routes)
+        self._shapes = shapes
         self._fallback = fallback
         self._room = None if at_once is None else threading.Semaphore(at_once)
         self._numbers = itertools.count(1)
@@ -94,6 +100,8 @@ class DividedRunner:
     ) -> Arrays:
         """See `runners.Runner`. A run that is lost is run again here. `caller` is what `abandon`
         knows it by."""
+        if not self._has_room_for(feeds) and self._fallback is not None:
+            return self.run_alone(feeds, outputs)
         begun = self._begin(until_s, caller)
         if begun is None:
             why = "; ".join(dict.fromkeys(route.lost for route in self._routes))
@@ -115,6 +123,13 @@ class DividedRunner:
         assert run.arrays is not None
         # An output may be an input, which crosses nothing.
         return {name: run.arrays[name] if name in run.arrays else feeds[name] for name in outputs}
+
+    def _has_room_for(self, feeds: Arrays) -> bool:
+        if self._shapes is None:
+            return True
+        return feeds.keys() == self._shapes.keys() and all(
+            _fits(feeds[name], shape) for name, shape in self._shapes.items()
+        )
 
     def abandon(self, caller: int) -> None:
         """Nobody waits any more for what this one asked."""
@@ -214,6 +229,15 @@ class DividedRunner:
         for run in runs:
             self._stages.cancel(run)
         self.lost(runs, why)
+
+
+def _fits(value: Any, within: Shape) -> bool:
+    shape = getattr(value, "shape", None)
+    return (
+        shape is not None
+        and len(shape) == len(within)
+        and all(size <= most for size, most in zip(shape, within, strict=True))
+    )
 
 
 def _own(value: Any) -> Any:

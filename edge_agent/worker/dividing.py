@@ -42,19 +42,24 @@ class ChainStage:
         """`at_once` runs of it may go on at a time. Make it on a thread that is bound to no
         core."""
         self._chain = chain
+        self._takes = {name for session in sessions for name in session.takes}
+        self._gives = set(chain.outputs)
         pinned = next((s.pinned_cores for s in sessions if s.pinned_cores), ())
         self._cores = {pinned[0]} if pinned else os.sched_getaffinity(0)
         self._caller = threading.local()
         self._room = threading.Semaphore(at_once)
 
     def run(self, feeds: Arrays, outputs: Sequence[str], cancel: Cancellation) -> Arrays:
-        """See `stages.StageRunner`."""
+        """See `stages.StageRunner`; what it does not compute itself it passes on."""
+        own = [name for name in outputs if name in self._gives]
+        passed: Arrays = {name: feeds[name] for name in outputs if name not in self._gives}
+        taken: Arrays = {name: feeds[name] for name in feeds if name in self._takes}
         with self._room:
             # A thread runs several stages, one after the other.
             if getattr(self._caller, "cores", None) != self._cores:
                 os.sched_setaffinity(0, self._cores)
                 self._caller.cores = self._cores
-            return self._chain.run_checked(feeds, outputs, cancel)
+            return self._chain.run_checked(taken, own, cancel) | passed
 
 
 OpenStage = Callable[[StageHere], tuple[Chain, Sequence[Session]]]
@@ -129,7 +134,8 @@ def own(
     Raises: as `host`.
     """
     routes = [RouteState(number=r.number, share=r.share, most=r.most) for r in part.routes]
-    runner = DividedRunner(routes, fallback, at_once)
+    shapes = {str(name): shape for name, shape in part.shapes} if part.shapes else None
+    runner = DividedRunner(routes, fallback, at_once, shapes)
     losing = _Losing(part, runner, tell)
     links = Links(epoch, part, _opened(part, open_stage), losing.tell, runner)
     runner.attach(links.stages)

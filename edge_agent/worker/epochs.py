@@ -71,8 +71,7 @@ class Opened:
             inputs=self.inputs,
             outputs=self.outputs,
             opened_s=self.opened_s,
-            # What a client has abandoned is to be ended on all devices, of which the agent tells.
-            takes_connections=self.divided is None,
+            takes_connections=True,
             unopened=self.unopened,
             key="" if self.divided is None else self.divided.key,
         )
@@ -87,9 +86,9 @@ class Opened:
 
     def close(self) -> None:
         """Give up its sessions, and then the files that they had mapped."""
-        has_ended = self.divided is None or self.divided.close()
+        divided, self.divided = self.divided, None
+        has_ended = divided is None or divided.close()
         del self.runner
-        self.divided = None
         if has_ended:  # else they are given back with this process
             self.leases.close()
         give_back_freed()

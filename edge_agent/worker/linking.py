@@ -15,6 +15,7 @@ from edge_agent.plans import Epoch
 from edge_agent.stages import Division
 from edge_agent.transport.curve import make_keys
 from edge_agent.wire.hosting import (
+    Closed,
     Dial,
     DividedPart,
     Linked,
@@ -214,4 +215,6 @@ class Links:
         for timer in timers:
             timer.cancel()
         self._streams.stop()
-        return self.stages.close()
+        has_ended = self.stages.close()
+        self._tell(Closed(epoch=self.epoch))
+        return has_ended

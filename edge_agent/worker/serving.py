@@ -57,6 +57,7 @@ from edge_agent.worker.epochs import Beside, NextEpoch, Opened
 from edge_agent.worker.lent import LentConnection, NotAsLent
 
 if TYPE_CHECKING:
+    from edge_agent.worker.divided import DividedRunner
     from edge_agent.worker.dividing import Divided
 
 log = logging.getLogger(__name__)
@@ -99,6 +100,8 @@ class Serving:
         self._tally = Tally(memoryview(bytearray(TALLY_BYTES)))
         self._lent: dict[int, LentConnection] = {}
         """By descriptor."""
+        self._on_others: dict[int, DividedRunner] = {}
+        """Who runs what is under way on other devices, by sequence."""
         self._settling = threading.Lock()
         """Held by who settles a request of a lent connection, or gives one back."""
         self._sending = threading.Lock()
@@ -232,8 +235,10 @@ class Serving:
                 self._start_threads()
             case Discard(epoch=epoch):
                 self._next_epoch.discard(epoch)
-            case Abandon(epoch=epoch, sequence=sequence):
-                self._abandon(epoch, sequence)
+            case Abandon(sequence=sequence):
+                runner = self._on_others.get(sequence)
+                if runner is not None:
+                    runner.abandon(sequence)
             case Listen() | Dial() | GiveUpRoute() | Compare():
                 self._tell_divided(message)
         return None
@@ -242,11 +247,6 @@ class Serving:
         """What of that epoch runs on other devices, if it is open."""
         opened = self._opened
         return opened.divided if opened.epoch == epoch else self._next_epoch.divided(epoch)
-
-    def _abandon(self, epoch: Epoch, sequence: int) -> None:
-        divided = self._divided(epoch)
-        if divided is not None and divided.runner is not None:
-            divided.runner.abandon(sequence)
 
     def _tell_divided(self, message: Listen | Dial | GiveUpRoute | Compare) -> None:
         divided = self._divided(message.epoch)
@@ -360,7 +360,7 @@ class Serving:
         started_s = clock.precise_s()
         try:
             feeds = unpack_arrays(run.tensors, inputs)
-            heads, tensors, is_placed = _packed(_outputs(opened, run, feeds), room)
+            heads, tensors, is_placed = _packed(self._outputs(opened, run, feeds), room)
         except EdgeAgentError as error:
             self.send(
                 RunError(
@@ -381,6 +381,17 @@ class Serving:
             ),
             tensors,
         )
+
+    def _outputs(self, opened: Opened, run: Run, feeds: Arrays) -> Arrays:
+        divided = opened.divided
+        if divided is None or divided.runner is None:
+            return opened.runner.run(feeds, run.outputs)
+        until_s = None if run.left_s is None else clock.monotonic_s() + run.left_s
+        self._on_others[run.sequence] = divided.runner
+        try:
+            return divided.runner.run(feeds, run.outputs, until_s, run.sequence)
+        finally:
+            del self._on_others[run.sequence]
 
     def _answer_client(
         self, opened: Opened, lent: LentConnection, infer: Infer, feeds: Arrays
@@ -406,14 +417,6 @@ class Serving:
         encoded = self._codec.encode(message)
         with self._sending:
             self._stream.send(encoded, tensors)
-
-
-def _outputs(opened: Opened, run: Run, feeds: Arrays) -> Arrays:
-    divided = opened.divided
-    if divided is None or divided.runner is None:
-        return opened.runner.run(feeds, run.outputs)
-    until_s = None if run.left_s is None else clock.monotonic_s() + run.left_s
-    return divided.runner.run(feeds, run.outputs, until_s, run.sequence)
 
 
 def _packed(arrays: Arrays, room: memoryview) -> tuple[TensorHeads, list[memoryview], bool]:

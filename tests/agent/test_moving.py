@@ -232,7 +232,7 @@ def test_a_model_that_is_quarantined_while_its_worker_opens_is_not_moved(
 def test_a_large_model_leaves_its_unpacked_worker(models: Models, tmp_path: Path) -> None:
     found = loaded(models, tmp_path)
     serve = replace(found.serve, epoch=models.controller.epoch(found.record.model))
-    models.controller._moving.move(found, serve, may_be_beside=False)
+    models.controller.moving.move(found, serve, may_be_beside=False)
     assert found.worker is models.workers.workers[1]
 
 

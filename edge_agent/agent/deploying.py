@@ -1,0 +1,295 @@
+"""Divides loaded models over this device and its peers: plans, has the stages prepared, plans again
+with what was measured of them, opens and links the best, compares it with the plan of this device
+alone, and lets it serve if it is faster. What runs on a device that is lost runs here instead."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from edge_agent.agent.attempts import Attempt, FromDevice, HostLost
+from edge_agent.agent.layouts import Layout
+from edge_agent.agent.loaded import Loaded
+from edge_agent.agent.own_part import OwnPart
+from edge_agent.agent.stations import OfDivided
+from edge_agent.agent.trials import Deployed, Means, Trial
+from edge_agent.devices import DeviceId
+from edge_agent.errors import BuilderLost, EdgeAgentError, ProtocolError, WorkerLost
+from edge_agent.peers import Peer, PeerCondition
+from edge_agent.plans import DividedPlan, Epoch
+from edge_agent.problems import Surroundings
+from edge_agent.wire.deploying import EpochFailed, EpochUnlinked, FromHost
+from edge_agent.wire.hosting import Closed, GiveUpRoute, Unlinked
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Active:
+    """A divided epoch that serves, or drains."""
+
+    loaded: Loaded
+    attempt: Attempt
+    layout: Layout
+    own: OwnPart
+    plan: DividedPlan
+    lost: dict[int, str] = field(default_factory=dict)
+    """By route, why it is of no use any more."""
+
+
+class Deployer:
+    """See the module. Implements, for the owner, what `peering.DeploysTo` hears."""
+
+    def __init__(self, means: Means, surroundings: Callable[[Loaded], Surroundings]) -> None:
+        """`surroundings` are the devices that a model may be planned over; it may block."""
+        self._means = means
+        self._peers = means.peers
+        self._host = means.host
+        self._surroundings = surroundings
+        self._changing = threading.Lock()
+        self._attempts: dict[Epoch, Attempt] = {}
+        self._active: dict[Epoch, _Active] = {}
+
+    # ---- asked by the controller
+
+    def consider(self, loaded: Loaded, *, is_fresh: bool = False) -> None:
+        """See `controller.DividesOver`; on a thread of its own, and once more, if that is being
+        done already."""
+        if self._host.is_over(loaded) or loaded.plan is None:
+            return
+        with self._changing:
+            work = loaded.dividing
+            work.is_wanted = True
+            work.is_fresh |= is_fresh
+            if work.is_running:
+                return
+            work.is_running = True
+            work.stopped = threading.Event()
+        threading.Thread(
+            target=self._work, args=(loaded, work.stopped), name="divide", daemon=True
+        ).start()
+
+    def pause(self, loaded: Loaded) -> None:
+        """See `controller.DividesOver`."""
+        with self._changing:
+            loaded.dividing.is_wanted = False
+            loaded.dividing.stopped.set()
+
+    def stop(self, loaded: Loaded) -> None:
+        """See `controller.DividesOver`."""
+        self.pause(loaded)
+        self.has_left(loaded)
+
+    def has_left(self, loaded: Loaded) -> None:
+        """See `controller.DividesOver`."""
+        with self._changing:
+            active = [one for one in self._active.values() if one.loaded is loaded]
+        for one in active:
+            self._drop(one)
+
+    def plan_of(self, loaded: Loaded) -> DividedPlan | None:
+        """The last division of a model that was tried, with what became of its routes; None: none
+        was."""
+        plan = loaded.dividing.plan
+        if plan is None:
+            return None
+        with self._changing:
+            active = next((a for a in self._active.values() if a.plan.epoch == plan.epoch), None)
+            if active is None or active.loaded is not loaded:
+                return plan
+            lost = tuple(active.lost.get(n, "") for n in range(len(plan.shares)))
+        return replace(plan, lost=lost)
+
+    # ---- told by the thread of the peers
+
+    def take(self, peer: Peer, message: FromHost) -> None:
+        """A device that hosts stages says something.
+
+        Raises: ProtocolError: of an epoch of which it was asked nothing.
+        """
+        with self._changing:
+            attempt = self._attempts.get(message.epoch)
+            active = self._active.get(message.epoch)
+        if attempt is not None:
+            if peer.id not in attempt.asked:
+                raise ProtocolError(f"it speaks of {message.epoch}, of which it was asked nothing")
+            attempt.inbox.put(FromDevice(device=peer.id, message=message))
+        elif active is not None and peer.id in active.attempt.asked:
+            match message:
+                case EpochFailed(message=text):
+                    self._later(active, peer.id, f"{peer.name}: {text}")
+                case EpochUnlinked(device=other, why=why):
+                    name = self._peers.name_of(other)
+                    self._later(active, peer.id, f"{peer.name} cannot reach {name}: {why}")
+                case _:
+                    pass
+
+    def has_changed(self, peer: Peer, condition: PeerCondition) -> None:
+        """A peer is so from now on."""
+        if condition in (PeerCondition.UP, PeerCondition.SLOW):
+            return
+        why = f'peer "{peer.name}" is {condition}'
+        with self._changing:
+            attempts = list(self._attempts.values())
+            active = [a for a in self._active.values() if peer.id in a.attempt.asked]
+        for attempt in attempts:
+            attempt.inbox.put(HostLost(device=peer.id, why=f"it is {condition}"))
+        for one in active:
+            self._later(one, peer.id, why)
+
+    def _later(self, active: _Active, device: DeviceId, why: str) -> None:
+        # The data thread is asked, for which this thread must not wait.
+        threading.Thread(
+            target=self._lost, args=(active, device, why), name="lost", daemon=True
+        ).start()
+
+    # ---- what is lost
+
+    def _lost(self, active: _Active, device: DeviceId, why: str) -> None:
+        """Have what is on the routes over a device run here, and nothing more go there."""
+        routes = active.layout.routes_over(device)
+        with self._changing:
+            fresh = [route for route in routes if route not in active.lost]
+            active.lost.update(dict.fromkeys(fresh, why))
+            is_all = len(active.lost) == len(active.layout.shares)
+        for route in fresh:
+            active.own.tell(GiveUpRoute(epoch=active.attempt.epoch, route=route, why=why))
+        if fresh:
+            log.warning("%s: %s", active.loaded.record.name, why)
+        if fresh and is_all and not self._host.is_over(active.loaded):
+            self._serve_alone(active, why)
+
+    def _serve_alone(self, active: _Active, why: str) -> None:
+        loaded = active.loaded
+        with self._host.changing(loaded):
+            serve = loaded.serve
+            if serve.division is None or serve.epoch != active.attempt.epoch:
+                return  # another plan has taken over
+            try:
+                self._host.serve_alone(loaded)
+            except EdgeAgentError as error:
+                # The divided epoch runs everything here, too.
+                log.warning("%s goes on as it is: %s", loaded.record.name, error)
+                return
+        reason = f"this device serves alone since {why}"
+        loaded.dividing.plan = replace(active.plan, is_used=False, reason=reason)
+
+    def _told(self, epoch: Epoch, message: OfDivided) -> None:
+        """The owner's worker says something, on the data thread."""
+        with self._changing:
+            attempt, active = self._attempts.get(epoch), self._active.get(epoch)
+        if attempt is not None:
+            attempt.inbox.put(message)
+        elif active is not None and isinstance(message, Unlinked):
+            name = self._peers.name_of(message.device)
+            self._later(active, message.device, f"{name} is out of reach: {message.why}")
+        elif active is not None and isinstance(message, Closed):
+            threading.Thread(target=self._drop, args=(active,), name="drop", daemon=True).start()
+
+    def _drop(self, active: _Active) -> None:
+        with self._changing:
+            if self._active.pop(active.attempt.epoch, None) is None:
+                return
+        active.attempt.drop()
+
+    # ---- dividing
+
+    def _work(self, loaded: Loaded, stopped: threading.Event) -> None:
+        while True:
+            with self._changing:
+                work = loaded.dividing
+                if not work.is_wanted or stopped.is_set():
+                    work.is_running = False
+                    return
+                work.is_wanted = False
+                is_fresh, work.is_fresh = work.is_fresh, False
+            try:
+                self._divide(loaded, stopped, is_fresh=is_fresh)
+            except BuilderLost as error:
+                if not stopped.is_set() and not self._host.is_over(loaded):
+                    self._failed(loaded, f"the builder died ({error})")
+            except EdgeAgentError as error:
+                self._failed(loaded, str(error))
+            except Exception:
+                log.exception("dividing %s failed", loaded.record.name)
+                self._failed(loaded, "the agent failed: see its log")
+
+    def _failed(self, loaded: Loaded, why: str) -> None:
+        log.warning("%s is not divided: %s", loaded.record.name, why)
+        work = loaded.dividing
+        work.state, work.fraction, work.what = "failed", 1.0, why
+
+    def _divide(self, loaded: Loaded, stopped: threading.Event, *, is_fresh: bool) -> None:
+        work = loaded.dividing
+
+        def is_stopped() -> bool:
+            return stopped.is_set() or self._host.is_over(loaded)
+
+        def report(fraction: float, what: str) -> None:
+            work.state, work.fraction, work.what = "working", fraction, what
+
+        plan = loaded.plan
+        around = self._surroundings(loaded)
+        if plan is None or plan.plain_s is None or not around.peers:
+            work.state, work.fraction, work.what = "none", 1.0, ""
+            return
+        report(0.0, "planning over all devices")
+        epoch = replace(self._host.epoch(loaded.record.model), owner=self._peers.device)
+        attempt = Attempt(
+            epoch=epoch,
+            record=loaded.record,
+            peers=self._peers,
+            preparing=self._means.preparing,
+            pool=self._means.stores.pool,
+            is_stopped=is_stopped,
+            report=report,
+        )
+        with self._changing:
+            self._attempts[epoch] = attempt
+        trial = Trial(
+            self._means, loaded, attempt, plan, partial(self._told, epoch), is_fresh=is_fresh
+        )
+        made: Deployed | None = None
+        try:
+            found = trial.run(around)
+            if found.deployed is not None and not is_stopped():
+                made = found.deployed
+                self._take_over(loaded, attempt, made, found.plan)
+            work.plan = found.plan
+            work.state, work.fraction, work.what = "done", 1.0, "done"
+        finally:
+            with self._changing:
+                self._attempts.pop(epoch, None)
+                is_kept = epoch in self._active
+            if not is_kept:
+                trial.give_up()
+                attempt.drop()
+
+    def _take_over(
+        self, loaded: Loaded, attempt: Attempt, made: Deployed, plan: DividedPlan | None
+    ) -> None:
+        """Have a divided epoch serve.
+
+        Raises: WorkerLost: the worker is gone, or caught in a run that nobody awaits.
+        """
+        assert plan is not None
+        with self._host.changing(loaded):
+            if self._host.is_over(loaded):
+                return
+            before = [one for one in self._active.values() if one.loaded is loaded]
+            active = _Active(loaded, attempt, made.layout, made.own, plan)
+            with self._changing:
+                self._active[attempt.epoch] = active
+            try:
+                if not made.own.take_over():
+                    raise WorkerLost("the worker is in a run that nobody awaits")
+            except EdgeAgentError:
+                with self._changing:
+                    del self._active[attempt.epoch]
+                raise
+        log.info("%s is divided: %s", loaded.record.name, plan)
+        for one in before:
+            log.debug("%s drains", one.attempt.epoch)

@@ -1,0 +1,519 @@
+"""What this device does for models of others: it prepares stages and has workers run them, as their
+owners ask. An owner's epochs end when it says so, or is gone."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, Protocol
+
+import msgspec
+
+from edge_agent import clock
+from edge_agent.agent.preparing import Prepared, Preparing
+from edge_agent.agent.processes import Child
+from edge_agent.devices import DeviceId
+from edge_agent.endpoints import Endpoint
+from edge_agent.errors import (
+    Busy,
+    DeadlineExceeded,
+    EdgeAgentError,
+    ModelRefused,
+    ProtocolError,
+    UsageError,
+    WorkerLost,
+    error_from_code,
+)
+from edge_agent.peers import Peer, PeerCondition, device_id
+from edge_agent.plans import Epoch
+from edge_agent.stages import StageModel
+from edge_agent.store.hosted import HostedKey
+from edge_agent.store.partial import Partial
+from edge_agent.subgraphs import ModelId
+from edge_agent.transport import local
+from edge_agent.wire.deploying import (
+    MAX_STAGE_MODEL_BYTES,
+    MAX_TOLD_CHARACTERS,
+    DialTo,
+    DropEpoch,
+    EpochFailed,
+    EpochLinked,
+    EpochOpened,
+    EpochUnlinked,
+    FromOwner,
+    HostedStage,
+    ListenFor,
+    ListeningFor,
+    OpenStages,
+    PrepareStage,
+    StagePrepared,
+    StageProgress,
+)
+from edge_agent.wire.hosting import (
+    MAX_CANDIDATES,
+    Dial,
+    DividedPart,
+    HostStages,
+    Linked,
+    Listen,
+    Listening,
+    StageHere,
+    Unlinked,
+)
+from edge_agent.wire.messages import (
+    Codec,
+    Message,
+    Ready,
+    RunError,
+    WorkerMessage,
+    decode,
+    error_text,
+)
+
+log = logging.getLogger(__name__)
+
+MOST_EPOCHS: Final = 16
+"""Of one owner at once."""
+MOST_WAITING: Final = 1024
+"""Messages of one epoch that wait."""
+OPEN_S: Final = 600.0
+END_S: Final = 1.0
+PROGRESS_S: Final = 0.5
+"""How often an owner is told how far preparing is."""
+_STAGE_MODEL: Final = msgspec.msgpack.Decoder(StageModel)
+
+
+class Peers(Protocol):
+    """What is needed of `peering.Peering`."""
+
+    def tell(self, device: DeviceId, message: Message) -> bool:
+        """Send to a peer; whether it is there and takes it."""
+        ...
+
+    def reached_at(self, device: DeviceId) -> tuple[Endpoint, ...]:
+        """Where the agent of a peer is, what works now first."""
+        ...
+
+    @property
+    def listens_at(self) -> Endpoint | None:
+        """Where this agent listens; None: nowhere."""
+        ...
+
+    def fetch(self, peer: Peer, tensor: Partial, on_received: Callable[[int], None]) -> None:
+        """Get what is missing of a tensor from a peer."""
+        ...
+
+
+@dataclass(slots=True)
+class _Place:
+    """Of an epoch of one owner."""
+
+    owner: Peer
+    stopped: threading.Event = field(default_factory=threading.Event)
+    inbox: queue.Queue[FromOwner | None] = field(
+        default_factory=lambda: queue.Queue(maxsize=MOST_WAITING)
+    )
+
+
+class Hosting:
+    """All epochs of other devices."""
+
+    def __init__(
+        self,
+        peers: Peers,
+        preparing: Preparing,
+        device_key: Callable[[], str],
+        max_window_bytes: int,
+        new_worker: Callable[[], Child],
+    ) -> None:
+        """`max_window_bytes` is what may come in at once for one epoch."""
+        self._peers = peers
+        self._preparing = preparing
+        self._device_key = device_key
+        self._max_window_bytes = max_window_bytes
+        self._new_worker = new_worker
+        self._changing = threading.Lock()
+        self._epochs: dict[Epoch, _Place] = {}
+        self._newest: dict[tuple[str, ModelId], tuple[int, int]] = {}
+        self._is_stopped = False
+
+    # ---- what the thread of the peers calls
+
+    def take(self, owner: Peer, message: FromOwner) -> None:
+        """An owner asks something.
+
+        Raises: ProtocolError: what it must not.
+        """
+        epoch = message.epoch
+        if epoch.owner not in {device_id(key) for key in owner.keys}:
+            raise ProtocolError(f"it speaks of {epoch}, which is of another device")
+        with self._changing:
+            place = self._epochs.get(epoch)
+            if place is not None and owner.key not in place.owner.keys:
+                raise ProtocolError(f"it speaks of {epoch}, which is of another device")
+            if place is None and isinstance(message, PrepareStage | OpenStages):
+                place = self._begin(owner, epoch)
+        if place is None:
+            if not isinstance(message, DropEpoch):
+                self._fail(owner, epoch, Busy("this epoch is not, or no longer, hosted here"))
+            return
+        if isinstance(message, DropEpoch):
+            place.stopped.set()
+            self._forget(epoch)
+            return
+        try:
+            place.inbox.put_nowait(message)
+        except queue.Full:
+            raise ProtocolError(f"it asks more of {epoch} at once than it may") from None
+
+    def _begin(self, owner: Peer, epoch: Epoch) -> _Place | None:
+        """A new epoch; None: it was refused. Hold the lock."""
+        number = epoch.incarnation, epoch.number
+        newest = self._newest.get((epoch.owner, epoch.model), number)
+        own = sum(place.owner.key in owner.keys for place in self._epochs.values())
+        if number < newest:
+            raise ProtocolError(f"it begins {epoch}, which is older than one that it began before")
+        if own >= MOST_EPOCHS or self._is_stopped:
+            self._later(
+                self._fail,
+                owner,
+                epoch,
+                Busy(f"{own} epochs of it are hosted here, want at most {MOST_EPOCHS}"),
+            )
+            return None
+        self._newest[epoch.owner, epoch.model] = number
+        self._epochs[epoch] = place = _Place(owner)
+        hosted = _HostedEpoch(epoch, place, self, self._peers, self._preparing)
+        threading.Thread(target=hosted.run, name="hosted", daemon=True).start()
+        return place
+
+    @staticmethod
+    def _later(action: Callable[..., None], *arguments: object) -> None:
+        # Telling a peer waits for the thread that calls this.
+        threading.Thread(target=action, args=arguments, name="refusing", daemon=True).start()
+
+    def has_changed(self, peer: Peer, condition: PeerCondition) -> None:
+        """An owner is so from now on."""
+        if condition not in (PeerCondition.GONE, PeerCondition.BARRED):
+            return
+        with self._changing:
+            for place in self._epochs.values():
+                if place.owner.key in peer.keys:
+                    place.stopped.set()
+                    _wake(place)
+
+    def _fail(self, owner: Peer, epoch: Epoch, error: EdgeAgentError) -> None:
+        text = error_text(error)[:MAX_TOLD_CHARACTERS]
+        self._peers.tell(owner.id, EpochFailed(epoch=epoch, code=error.code, message=text))
+
+    # ---- what hosted epochs need
+
+    @property
+    def device_key(self) -> str:
+        """What times that are measured here are valid for."""
+        return self._device_key()
+
+    def worker(self) -> Child:
+        """A new process."""
+        return self._new_worker()
+
+    def check_windows(self, message: OpenStages) -> None:
+        """Raises: UsageError: more may come in than there is room for."""
+        total = sum(neighbour.window_bytes for neighbour in message.neighbours)
+        if total > self._max_window_bytes:
+            raise UsageError(
+                f"the tensors under way need {total} bytes here, want at most "
+                f"{self._max_window_bytes}: raise max_bytes_in_flight under [limits] on this device"
+            )
+
+    def forget(self, epoch: Epoch) -> None:
+        """It is over."""
+        self._forget(epoch)
+
+    def _forget(self, epoch: Epoch) -> None:
+        with self._changing:
+            place = self._epochs.pop(epoch, None)
+        if place is not None:
+            _wake(place)
+
+    @property
+    def count(self) -> int:
+        """How many epochs are hosted."""
+        with self._changing:
+            return len(self._epochs)
+
+    def stop(self) -> None:
+        """End all of them."""
+        with self._changing:
+            self._is_stopped = True
+            places = list(self._epochs.values())
+            self._epochs.clear()
+        for place in places:
+            place.stopped.set()
+            _wake(place)
+
+
+def _wake(place: _Place) -> None:
+    place.stopped.set()
+    # When it is full, its thread has enough to look at `stopped` for.
+    with suppress(queue.Full):
+        place.inbox.put_nowait(None)
+
+
+class _HostedEpoch:
+    """One epoch, on a thread of its own: what its owner asks is done in order."""
+
+    def __init__(
+        self, epoch: Epoch, place: _Place, hosting: Hosting, peers: Peers, preparing: Preparing
+    ) -> None:
+        self._epoch = epoch
+        self._place = place
+        self._hosting = hosting
+        self._peers = peers
+        self._preparing = preparing
+        self._prepared: dict[int, Prepared] = {}
+        self._held: list[ModelId] = []
+        self._worker: _StageWorker | None = None
+
+    def run(self) -> None:
+        """Until it is over."""
+        try:
+            while not self._place.stopped.is_set():
+                message = self._place.inbox.get()
+                if message is not None and not self._place.stopped.is_set():
+                    self._do(message)
+        except EdgeAgentError as error:
+            if not self._place.stopped.is_set():
+                log.warning("%s cannot be hosted: %s", self._epoch, error)
+                self._failed(error)
+        except Exception:
+            log.exception("hosting %s failed", self._epoch)
+            self._failed(EdgeAgentError("the agent failed: see its log"))
+        finally:
+            if self._worker is not None:
+                self._worker.end()
+            for stage in self._held:
+                self._preparing.release(stage)
+            self._hosting.forget(self._epoch)
+
+    def _failed(self, error: EdgeAgentError) -> None:
+        text = error_text(error)[:MAX_TOLD_CHARACTERS]
+        self._tell(EpochFailed(epoch=self._epoch, code=error.code, message=text))
+
+    def _tell(self, message: Message) -> None:
+        self._peers.tell(self._place.owner.id, message)
+
+    def _do(self, message: FromOwner) -> None:
+        match message:
+            case PrepareStage():
+                self._prepare(message)
+            case OpenStages():
+                self._open(message)
+            case ListenFor(device=device, key=key):
+                at = self._peers.listens_at
+                if at is None:
+                    raise UsageError("this agent does not listen, so that no worker of it can")
+                self._opened.tell(Listen(epoch=self._epoch, device=device, key=key, at=at.at(0)))
+            case DialTo():
+                self._dial(message)
+            case DropEpoch():
+                pass  # it was looked at when it came
+
+    @property
+    def _opened(self) -> _StageWorker:
+        if self._worker is None:
+            raise ProtocolError(f"{self._epoch} is not open")
+        return self._worker
+
+    def _prepare(self, message: PrepareStage) -> None:
+        stage = self._stage_model(message)
+        owner = self._place.owner
+        key = HostedKey(
+            stage=stage,
+            owner=owner.id,
+            target=message.target,
+            threads=message.threads,
+            half_bound=message.half_bound,
+        )
+        prepared = self._preparing.prepare(
+            key,
+            partial(self._peers.fetch, owner),
+            _Telling(self._epoch, message.stage, self._tell),
+            self._place.stopped.is_set,
+            is_fresh=message.is_fresh,
+        )
+        self._prepared[message.stage] = prepared
+        self._preparing.hold(stage.id)
+        self._held.append(stage.id)
+        built = prepared.built
+        self._tell(
+            StagePrepared(
+                epoch=self._epoch,
+                stage=message.stage,
+                device_key=self._hosting.device_key,
+                times=built.times,
+                plan=str(built.plan)[:MAX_TOLD_CHARACTERS],
+                measured_s=built.plan.measured_s,
+                received_bytes=prepared.received_bytes,
+            )
+        )
+
+    def _stage_model(self, message: PrepareStage) -> StageModel:
+        if message.model.size_bytes > MAX_STAGE_MODEL_BYTES:
+            raise ProtocolError(
+                f"got a stage described in {message.model.size_bytes} bytes, want at most "
+                f"{MAX_STAGE_MODEL_BYTES}"
+            )
+        received = self._preparing.receive(
+            message.model,
+            partial(self._peers.fetch, self._place.owner),
+            self._place.stopped.is_set,
+            lambda _count: None,
+        )
+        with received:
+            raw = b"".join(map(bytes, received))
+        received.discard()
+        stage: StageModel = decode(_STAGE_MODEL, raw)
+        if stage.model != self._epoch.model:
+            raise ProtocolError(f"got a stage of model {stage.model[:12]} for {self._epoch}")
+        return stage
+
+    def _open(self, message: OpenStages) -> None:
+        if self._worker is not None:
+            raise ProtocolError(f"{self._epoch} is open")
+        self._hosting.check_windows(message)
+        part = DividedPart(
+            crossings=message.crossings,
+            stages=tuple(map(self._here, message.stages)),
+            neighbours=message.neighbours,
+            is_encrypted=message.is_encrypted,
+        )
+        self._worker = _StageWorker(self._hosting.worker(), self._epoch, self._tell)
+        key = self._worker.open(HostStages(epoch=self._epoch, part=part))
+        self._tell(EpochOpened(epoch=self._epoch, key=key or None))
+
+    def _here(self, stage: HostedStage) -> StageHere:
+        prepared = self._prepared.get(stage.number)
+        if prepared is None or prepared.hosted.key.stage.id != stage.id:
+            raise ProtocolError(f"stage {stage.number} of {self._epoch} was not prepared")
+        built, model = prepared.built, prepared.hosted.key.stage
+        return StageHere(
+            number=stage.number,
+            subgraphs=built.subgraphs,
+            pinned_cores=built.pinned_cores,
+            inputs=model.inputs,
+            outputs=model.outputs,
+            threads=built.instances,
+        )
+
+    def _dial(self, message: DialTo) -> None:
+        known = [endpoint.host for endpoint in self._peers.reached_at(message.device)]
+        hosts = dict.fromkeys([*known, *message.addresses])
+        to = tuple(Endpoint(host=host, port=message.port) for host in hosts)[:MAX_CANDIDATES]
+        if not to:
+            raise UsageError(f"no address of device {message.device} is known")
+        self._opened.tell(Dial(epoch=self._epoch, device=message.device, key=message.key, to=to))
+
+
+class _Telling:
+    """Tells an owner from time to time how far the preparing of a stage is."""
+
+    def __init__(self, epoch: Epoch, stage: int, tell: Callable[[Message], None]) -> None:
+        self._epoch = epoch
+        self._stage = stage
+        self._tell = tell
+        self._told_s = float("-inf")
+
+    def __call__(self, fraction: float, what: str) -> None:
+        """So far it is."""
+        now_s = clock.monotonic_s()
+        if now_s - self._told_s >= PROGRESS_S:
+            self._told_s = now_s
+            self._tell(
+                StageProgress(
+                    epoch=self._epoch,
+                    stage=self._stage,
+                    fraction=min(max(fraction, 0.0), 1.0),
+                    what=what[:MAX_TOLD_CHARACTERS],
+                )
+            )
+
+
+class _StageWorker:
+    """A worker process that runs stages."""
+
+    def __init__(self, child: Child, epoch: Epoch, tell: Callable[[Message], None]) -> None:
+        self._child = child
+        self._epoch = epoch
+        self._tell = tell
+        self._stream = local.FrameStream(child.stream)
+        self._codec = Codec()
+        self._sending = threading.Lock()
+        self._is_ending = False
+
+    def tell(self, message: Message) -> None:
+        """Send it a message; one that is dead is told of elsewhere."""
+        with self._sending:
+            try:
+                self._stream.send(self._codec.encode(message))
+            except local.ConnectionLost:
+                log.info("a worker of %s is gone", self._epoch)
+
+    def open(self, message: HostStages) -> str:
+        """Have it open the stages; the key by which other workers know it.
+
+        Raises:
+            WorkerLost: it died.
+            EdgeAgentError: it cannot open them.
+        """
+        self.tell(message)
+        try:
+            raw, _ = self._stream.receive(clock.monotonic_s() + OPEN_S)
+        except local.ConnectionLost as error:
+            self._child.end()
+            how = self._child.how_it_ended()
+            raise WorkerLost(f"the worker died while it opened the stages ({how})") from error
+        except DeadlineExceeded:
+            raise ModelRefused(f"ONNX Runtime did not open it within {OPEN_S:.0f} s") from None
+        answer = decode(self._codec.from_worker, raw)
+        if isinstance(answer, RunError):
+            raise error_from_code(answer.code, answer.message)
+        if not isinstance(answer, Ready):
+            raise ProtocolError(f"worker sent {type(answer).__name__}")
+        threading.Thread(target=self._read, name="stage-worker", daemon=True).start()
+        return answer.key
+
+    def _read(self) -> None:
+        while True:
+            try:
+                raw, _ = self._stream.receive()
+            except local.ConnectionLost:
+                break
+            message: WorkerMessage = decode(self._codec.from_worker, raw)
+            match message:
+                case Listening(device=device, port=port):
+                    self._tell(ListeningFor(epoch=self._epoch, device=device, port=port))
+                case Linked():
+                    self._tell(EpochLinked(epoch=self._epoch))
+                case Unlinked(device=device, why=why):
+                    why = why[:MAX_TOLD_CHARACTERS]
+                    self._tell(EpochUnlinked(epoch=self._epoch, device=device, why=why))
+                case other:
+                    log.error("a worker of %s sent %s", self._epoch, type(other).__name__)
+                    break
+        if not self._is_ending:
+            self._child.end()
+            how = self._child.how_it_ended()
+            log.warning("the worker of %s died (%s)", self._epoch, how)
+            lost = WorkerLost(f"the worker died ({how})")
+            self._tell(EpochFailed(epoch=self._epoch, code=lost.code, message=str(lost)))
+
+    def end(self) -> None:
+        """End the process."""
+        self._is_ending = True
+        self._child.end(END_S)
