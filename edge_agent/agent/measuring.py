@@ -15,8 +15,8 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -74,13 +74,16 @@ class Measuring:
         self,
         tell: Callable[[str], None],
         wait_for_turn: Callable[[], None] = lambda: None,
+        alone: Callable[[], AbstractContextManager[object]] = nullcontext,
         *,
         is_background: bool = False,
     ) -> None:
         """`tell` hears what begins and what is left out; `wait_for_turn` blocks until a slice of
-        work, of about a second, may begin. In the background the children give way to others."""
+        work, of about a second, may begin; `alone` keeps others from measuring while one unit is.
+        In the background the children give way to others."""
         self._tell = tell
         self._wait_for_turn = wait_for_turn
+        self._alone = alone
         self._is_background = is_background
         self._stopping = threading.Lock()
         self._is_stopped = False
@@ -113,6 +116,10 @@ class Measuring:
         idle_w = None if meter is None else meter.measure_w(_METERED_S)
         free_bytes = host.free_memory_bytes()
         units = tuple(self._units(device, meter, limit_s))
+        load_fraction = others.fraction()
+        if load_fraction > MOST_LOAD:
+            text = f"{source.text}, while others used {load_fraction:.0%} of the processor"
+            source = replace(source, text=text)
         found = device_profile(
             device,
             units,
@@ -120,9 +127,9 @@ class Measuring:
             meter=None if meter is None else _metered(meter),
             idle_w=idle_w,
             free_memory_bytes=free_bytes,
-            latency=latency,
+            latency=tuple(replace(times, source=source) for times in latency),
         )
-        return Measured(profile=found, load_fraction=others.fraction())
+        return Measured(profile=found, load_fraction=load_fraction)
 
     def _units(
         self, device: Device, meter: PowerMeter | None, limit_s: float
@@ -130,7 +137,8 @@ class Measuring:
         for unit in device.units:
             self._tell(f"measuring {unit.id}")
             try:
-                rates = self._rates(unit, limit_s)
+                with self._alone():
+                    rates = self._rates(unit, limit_s)
             except EdgeAgentError as error:
                 if unit.id == HOST_UNIT or self._is_stopped:
                     raise

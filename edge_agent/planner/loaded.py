@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from edge_agent.devices import ComputeUnit, DeviceId
+from edge_agent.devices import THIS_DEVICE, ComputeUnit
 from edge_agent.errors import BadRequest
 from edge_agent.plans import Bound
 from edge_agent.problems import PlannedDevice, PlannedUnit, Problem
 from edge_agent.store.profiled import ProfiledModel
-
-THIS_DEVICE = DeviceId("local")
 
 
 def problem_of(model: ProfiledModel, bounds: tuple[Bound, ...] = ()) -> Problem:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from edge_agent.devices import THIS_DEVICE
 from edge_agent.distributions import Distribution, Infeasible
 from edge_agent.errors import BadRequest
 from edge_agent.planner.answering import answer
-from edge_agent.planner.loaded import THIS_DEVICE, problem_of
+from edge_agent.planner.loaded import problem_of
 from edge_agent.planning.planner import plan
 from edge_agent.plans import Bound, Target
 from tests.planner.made_problems import GPU, ONE, TWO, A, B, problem, profiled, times
