@@ -9,6 +9,9 @@ from typing import NewType
 DeviceId = NewType("DeviceId", str)
 UnitId = NewType("UnitId", str)
 
+THIS_DEVICE = DeviceId("local")
+"""What planning calls the device on which it happens, which is the owner."""
+
 
 class UnitKind(StrEnum):
     """What sort of hardware a compute unit is."""
@@ -129,6 +132,11 @@ class Device:
     """The installed build of ONNX Runtime, by its distribution's name."""
     units: tuple[ComputeUnit, ...]
     refused: tuple[RefusedUnit, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """What its measurements are valid for, but for the units."""
+        return f"{self.runtime_build} {self.runtime_version} on {self.processor}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,5 @@
-"""Other devices that this one trusts: their public keys, ids and names, and how they are."""
+"""Other devices that this one trusts: their public keys, ids and names, how they are, and what they
+tell of themselves."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NewType
 
-from edge_agent.devices import DeviceId
+from edge_agent.devices import DeviceId, UnitId, UnitKind
 from edge_agent.endpoints import Endpoint
 from edge_agent.errors import UsageError
 from edge_agent.literals import literal
@@ -174,6 +175,70 @@ class PeerCondition(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Gauged:
+    """The goodput of one direction of a link, as it was measured."""
+
+    bytes_per_s: float
+    age_s: float
+    """How long ago."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerLink:
+    """What a device knows of the link between itself and another one."""
+
+    device: DeviceId
+    """The other one."""
+    round_trip_s: float
+    receive: Gauged | None = None
+    """From the other one."""
+    send: Gauged | None = None
+    """To the other one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerState:
+    """What a device was like when it told so last."""
+
+    load_fraction: float
+    """Share of the processor that others than edge-agent use, 0 to 1."""
+    free_memory_bytes: int
+    speed_fraction: float
+    """Share of its full speed that temperature or power limits leave, above 0 to 1."""
+    battery_fraction: float | None
+    """Charge left, 0 to 1; None: it has no battery, or is charging."""
+    age_s: float
+    """How long ago."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitSummary:
+    """What people want to know of a compute unit."""
+
+    id: UnitId
+    kind: UnitKind
+    operations_per_s: tuple[tuple[str, float], ...]
+    """Peak by arithmetic."""
+    bandwidth_bytes_per_s: float
+    memory_bytes: int | None
+    """None: it uses the device's memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileSummary:
+    """What people want to know of a device profile."""
+
+    name: str
+    cores: int
+    memory_bytes: int
+    units: tuple[UnitSummary, ...]
+    source: str
+    """Where its values are from."""
+    date: str
+    """When they were measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PeerStatus:
     """A peer and how it is."""
 
@@ -194,3 +259,13 @@ class PeerStatus:
     """Of its edge-agent, as far as it was heard."""
     offences: int = field(default=0)
     """How often it broke the rules since this agent started."""
+    receive_age_s: float | None = None
+    """How long ago `receive_bytes_per_s` was measured."""
+    send_age_s: float | None = None
+    """How long ago `send_bytes_per_s` was."""
+    profile: ProfileSummary | None = None
+    """What it can do; None: it has not told yet."""
+    state: PeerState | None = None
+    """What it told last of how it is; None: it has told nothing since it came."""
+    links: tuple[PeerLink, ...] = ()
+    """What it told last of its links to others than this device."""

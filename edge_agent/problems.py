@@ -20,8 +20,6 @@ from edge_agent.plans import Bound, Target
 from edge_agent.profiles import Configuration, SegmentTimes
 from edge_agent.summaries import ModelSummary
 
-THIS_DEVICE = DeviceId("local")
-"""What the owner of a loaded model calls itself in its problems."""
 CHUNK_BYTES = 1 << 20
 """Tensors cross a link in chunks of this many bytes."""
 

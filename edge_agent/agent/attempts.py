@@ -22,7 +22,7 @@ from edge_agent.agent.own_part import OwnPart
 from edge_agent.agent.preparing import Prepared, Preparing
 from edge_agent.agent.stations import OfDivided
 from edge_agent.agent.workers import Serve
-from edge_agent.devices import DeviceId
+from edge_agent.devices import THIS_DEVICE, DeviceId
 from edge_agent.endpoints import Endpoint
 from edge_agent.errors import (
     BuilderLost,
@@ -33,7 +33,6 @@ from edge_agent.errors import (
     error_from_code,
 )
 from edge_agent.plans import Epoch
-from edge_agent.problems import THIS_DEVICE
 from edge_agent.stages import Blob, Crossing, StageModel
 from edge_agent.store.hosted import HostedKey
 from edge_agent.store.pool import Pool

@@ -14,6 +14,7 @@ from pathlib import Path
 from edge_agent.agent.answers import Answers
 from edge_agent.agent.controller import Controller
 from edge_agent.agent.datapath import DataPath
+from edge_agent.agent.own_profile import OwnProfile
 from edge_agent.agent.peer_answers import PeerAnswers
 from edge_agent.agent.peering import Peering
 from edge_agent.agent.planners import Planners
@@ -24,6 +25,7 @@ from edge_agent.config import Settings, make_socket_folder
 from edge_agent.errors import AgentUnavailable, AlreadyRunning, PeerLost, PeerRefused
 from edge_agent.store.folder import make_folder
 from edge_agent.store.lock import FolderLock
+from edge_agent.telemetry.host import child_processes
 from edge_agent.transport import local
 
 log = logging.getLogger(__name__)
@@ -133,16 +135,28 @@ def _run(
     controller.restore()
     datapath.accept_clients()
     controller.open_restored()
+    peering.own.own_work = lambda: _work_for_peers(controller)
+    own_profile = OwnProfile(settings, datapath, controller, peering.own.learn)
+    peering.when_there_is_company(own_profile.begin)
     on_ready(peering)
     select.select([told_fd], [], [])
     log.info("stopping: answering what is in flight")
     peering.stop()
+    own_profile.stop()
     controller.stop()
     planners.close()
     datapath.stop(STOP_S)
     workers.close()
     settings.socket.unlink(missing_ok=True)
     executor.shutdown(wait=False, cancel_futures=True)
+
+
+def _work_for_peers(controller: Controller) -> set[int]:
+    """Processes of this agent whose use of the processor leaves no less for a peer's plan: all that
+    give way, and those that compute for peers. Models of this device's own take from it."""
+    workers = [loaded.worker for loaded in controller.all_loaded()]
+    own_models = {worker.child.pid for worker in workers if worker is not None}
+    return {os.getpid(), *child_processes()} - own_models
 
 
 def _meet(peering: Peering, token: str | None) -> None:

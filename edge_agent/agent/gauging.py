@@ -39,6 +39,8 @@ class Gauge:
     def __init__(self, ask: AskProbe, on_measured: Callable[[float], None], now_s: float) -> None:
         self.bytes_per_s: float | None = None
         """What was measured last."""
+        self.measured_s = 0.0
+        """When."""
         self._ask = ask
         self._on_measured = on_measured
         self._next_s = now_s + FIRST_S
@@ -80,5 +82,6 @@ class Gauge:
             return
         self._step = None
         self._next_s = now_s + EVERY_S
+        self.measured_s = now_s
         self.bytes_per_s = (count - 1) * size / max(took_s, 1e-6)
         self._on_measured(self.bytes_per_s)

@@ -8,13 +8,16 @@ from typing import Protocol
 
 from edge_agent.agent.liveness import Patience
 from edge_agent.agent.offers import Offers
+from edge_agent.agent.own_words import OwnWords
 from edge_agent.agent.peer_book import PeerBook
+from edge_agent.agent.peer_profiles import PeerProfiles
 from edge_agent.endpoints import Endpoint, parse_peer_endpoint
 from edge_agent.errors import UsageError
 from edge_agent.peers import KeyPair, Peer, PeerCondition
 from edge_agent.transport.peer_sockets import Switchboard
 from edge_agent.wire.deploying import Deploying
 from edge_agent.wire.peering import Hello, PeerCodec
+from edge_agent.wire.telling import Statistics
 
 
 class Host(Protocol):
@@ -26,6 +29,10 @@ class Host(Protocol):
     book: PeerBook
     offers: Offers
     counters: Counter[str]
+    own: OwnWords
+    profiles: PeerProfiles
+    statistics: Statistics | None
+    """How this device is; None: it was not looked at yet."""
 
     @property
     def keys(self) -> KeyPair:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Final
 
 from edge_agent import clock
+from edge_agent.agent.acquaintance import Acquaintance
 from edge_agent.agent.contents import ContentLine
 from edge_agent.agent.gauging import Gauge
 from edge_agent.agent.knocking import KNOCK_S, REFUSED_PAUSE_S, Knocking
@@ -49,6 +50,7 @@ from edge_agent.wire.peering import (
     decode_from,
     refusal,
 )
+from edge_agent.wire.telling import AskProfile, Profile, Statistics
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +85,14 @@ class Session:
             lambda what: self.offend(what, clock.monotonic_s()),
         )
         self.gauge = Gauge(self.contents.ask_probe, self._measured, now_s)
+        self.acquaintance = Acquaintance(
+            host,
+            lambda: self.peer.id,
+            self.send,
+            lambda what: self.offend(what, clock.monotonic_s()),
+        )
         self._send_bytes_per_s: float | None = None
+        self._send_told_s = 0.0
         self._host = host
         self._listener: Listener | None = None
         self._route: bytes | None = None
@@ -130,6 +139,7 @@ class Session:
         self._knocking.tick(now_s)
         if self.is_there:
             self.gauge.tick(now_s)
+            self.acquaintance.tick(now_s)
 
     @property
     def is_there(self) -> bool:
@@ -300,7 +310,7 @@ class Session:
             case Beat(number=number, echo=echo, held_s=held_s):
                 self._heard_beat(number, echo, held_s, now_s)
             case Goodput(bytes_per_s=bytes_per_s):
-                self._send_bytes_per_s = bytes_per_s
+                self._send_bytes_per_s, self._send_told_s = bytes_per_s, now_s
             case NewKey(key=key):
                 self._note_key(key, now_s)
             case NotedKey(key=key):
@@ -308,6 +318,12 @@ class Session:
                     self.on_noted(PublicKey(key))
             case Goodbye(why=why):
                 self._left(why, now_s)
+            case Statistics():
+                self.acquaintance.heard(message, now_s)
+            case AskProfile():
+                self.acquaintance.asked()
+            case Profile(packed=packed):
+                self.acquaintance.heard_profile(packed)
             case _:
                 try:
                     self._host.deploys(self.peer, message)
@@ -318,6 +334,7 @@ class Session:
         if self.liveness.condition is PeerCondition.GONE:
             self.liveness.begin(self._their_beat_s, now_s)
             self.gauge.begin_anew(now_s)
+            self.acquaintance.begin_anew()
             self._why = ""
             self._knocking.succeeded()
             self._tell_condition()
@@ -472,15 +489,27 @@ class Session:
         why = self._why if is_away else ""
         if is_barred:
             why = self._why_barred(now_s)
-        return PeerStatus(
+        profile = self.acquaintance.profile
+        known = PeerStatus(
             peer=self.peer,
             condition=PeerCondition.BARRED if is_barred else self.liveness.condition,
             for_s=now_s - self.liveness.since_s,
             why=why,
-            round_trip_s=None if is_away else self.liveness.round_trip_s,
-            receive_bytes_per_s=None if is_away else self.gauge.bytes_per_s,
-            send_bytes_per_s=None if is_away else self._send_bytes_per_s,
             endpoint=self._dialled.endpoint if self._dialled and self._is_open else None,
             version=self._version,
             offences=self.offences.count,
+            profile=None if profile is None else profile.summary,
+        )
+        if is_away:
+            return known
+        receive, send = self.gauge.bytes_per_s, self._send_bytes_per_s
+        return replace(
+            known,
+            round_trip_s=self.liveness.round_trip_s,
+            receive_bytes_per_s=receive,
+            receive_age_s=None if receive is None else now_s - self.gauge.measured_s,
+            send_bytes_per_s=send,
+            send_age_s=None if send is None else now_s - self._send_told_s,
+            state=self.acquaintance.state(now_s),
+            links=self.acquaintance.links(self._host.keys.device, now_s),
         )

@@ -23,24 +23,30 @@ from edge_agent.agent.invitations import Invitations
 from edge_agent.agent.joining import JOIN_S, Joining
 from edge_agent.agent.liveness import Patience
 from edge_agent.agent.offers import Offers
+from edge_agent.agent.own_words import SAMPLE_S, OwnWords, Sample
 from edge_agent.agent.peer_book import PeerBook
+from edge_agent.agent.peer_profiles import PeerProfiles
 from edge_agent.agent.peer_sessions import Session
 from edge_agent.answering import answering
 from edge_agent.config import Settings
-from edge_agent.devices import DeviceId
+from edge_agent.devices import THIS_DEVICE, DeviceId
 from edge_agent.endpoints import Endpoint
 from edge_agent.errors import AgentUnavailable, EdgeAgentError, PeerLost, UsageError
+from edge_agent.hardware import DeviceProfile
+from edge_agent.known_peers import KnownPeer, MeasuredLink, measured_links
 from edge_agent.peers import (
     MAX_ENDPOINTS,
     KeyPair,
     Peer,
     PeerCondition,
+    PeerLink,
     PeerStatus,
     PublicKey,
     name_from,
 )
-from edge_agent.problems import THIS_DEVICE
+from edge_agent.problems import Link
 from edge_agent.store.device_key import DeviceKeyStore
+from edge_agent.store.device_profiles import DeviceProfileStore
 from edge_agent.store.partial import Partial
 from edge_agent.store.peers import PeerStore
 from edge_agent.telemetry.network import hostname, own_addresses
@@ -49,6 +55,7 @@ from edge_agent.transport.peer_sockets import Switchboard
 from edge_agent.wire.deploying import Deploying
 from edge_agent.wire.messages import Message
 from edge_agent.wire.peering import Hello, NewKey, PeerCodec
+from edge_agent.wire.telling import Statistics
 from edge_agent.wire.tokens import Token, read_token, write_token
 
 log = logging.getLogger(__name__)
@@ -88,6 +95,13 @@ class Peering:
         self.book = PeerBook(PeerStore(settings.state), settings.peers)
         self.offers = Offers()
         """What each peer may have of the content of this device."""
+        self.own = OwnWords()
+        """What peers are told of this device."""
+        self.profiles = PeerProfiles(DeviceProfileStore(settings.state), self.later)
+        """What peers told of themselves."""
+        self.statistics: Statistics | None = None
+        """See `peer_host.Host`."""
+        self._next_look_s = float("-inf")
         self.codec = PeerCodec()
         self.patience = Patience(
             beat_s=settings.peering.beat_s,
@@ -114,6 +128,7 @@ class Peering:
         self._thread: threading.Thread | None = None
         self._rotating = threading.Lock()
         self._deploying: DeploysTo | None = None
+        self._on_company: Callable[[], None] = lambda: None
 
     def connect(self, deploying: DeploysTo) -> None:
         """Say who divides models over devices; before that, nobody does."""
@@ -150,6 +165,7 @@ class Peering:
             if self._is_ended:
                 raise AgentUnavailable("the agent is ending")
             self.book.own(self.keys.public)
+            self.profiles.load(peer.id for peer in self.book.peers)
             self.switchboard = Switchboard(self._judge)
             try:
                 if (at := self._settings.peering.listen) is not None:
@@ -160,6 +176,14 @@ class Peering:
             self.sync()
             self._thread = threading.Thread(target=self._loop, name="peers", daemon=True)
             self._thread.start()
+            self._on_company()
+
+    def when_there_is_company(self, begin: Callable[[], None]) -> None:
+        """Call `begin`, which must not block, once the agent listens or has a peer."""
+        with self._starting:
+            self._on_company = begin
+            if self._thread is not None:
+                begin()
 
     def _open_door(self, at: Endpoint) -> None:
         self._door = Door(at, self)
@@ -330,6 +354,26 @@ class Peering:
 
         return tuple(sorted(self.call(look), key=lambda status: status.peer.name))
 
+    def known(self) -> tuple[KnownPeer, ...]:
+        """All peers with all that is known of them, by name."""
+        found = []
+        for status in self.statuses():
+            told = self.profiles.of(status.peer.id)
+            found.append(KnownPeer(status=status, profile=None if told is None else told.profile))
+        return tuple(found)
+
+    def own_profile(self) -> DeviceProfile | None:
+        """What this device can do; None: it was not measured yet."""
+        return self.own.profile
+
+    def measured_links(self) -> tuple[MeasuredLink, ...]:
+        """See `known_peers.measured_links`."""
+        return measured_links(self.known())
+
+    def links(self) -> tuple[Link, ...]:
+        """The links between this device and its peers, and between those, for planning."""
+        return tuple(found.link for found in self.measured_links())
+
     def fetch(
         self,
         peer: Peer,
@@ -486,6 +530,7 @@ class Peering:
         have = {session.peer.key for session in kept}
         kept += [Session(p, self, now_s) for p in self.book.peers if p.key not in have]
         self._sessions = kept
+        self.profiles.keep_only({session.peer.id for session in kept})
 
     def deploys(self, peer: Peer, message: Deploying) -> None:
         """See `peer_host.Host`."""
@@ -525,9 +570,24 @@ class Peering:
                     self._guarded(partial(session.tick, now_s))
                 for joining in self._joinings:
                     self._guarded(partial(joining.tick, now_s))
+                self._look(now_s)
                 self._joinings = [one for one in self._joinings if not one.done.done()]
         finally:
             self._end()
+
+    def _look(self, now_s: float) -> None:
+        """Find out how this device is, now and then, for whoever is there."""
+        if now_s >= self._next_look_s and any(session.is_there for session in self._sessions):
+            self._next_look_s = now_s + SAMPLE_S
+            self.later(lambda: self.post(partial(self._looked, self.own.look())))
+
+    def _looked(self, sample: Sample) -> None:
+        self.statistics = self.own.statistics(sample, self._own_links())
+
+    def _own_links(self) -> tuple[PeerLink, ...]:
+        now_s = clock.monotonic_s()
+        peers = (KnownPeer(status=one.status(now_s), profile=None) for one in self._sessions)
+        return tuple(link for peer in peers if (link := peer.own_link) is not None)
 
     def _reopen_door(self, now_s: float) -> None:
         """Open it if it was shut. libzmq takes a moment to give its port back."""

@@ -24,11 +24,11 @@ from edge_agent.agent.stores import Stores
 from edge_agent.agent.turns import Turn, wait_for_quiet
 from edge_agent.agent.workers import Serve, Workers
 from edge_agent.config import Settings
-from edge_agent.devices import DeviceId
+from edge_agent.devices import THIS_DEVICE, DeviceId
 from edge_agent.distributions import Distribution, Planned
 from edge_agent.errors import BuilderLost
 from edge_agent.plans import DeployedStage, DividedPlan, Epoch, ExecutionPlan, Target
-from edge_agent.problems import THIS_DEVICE, Surroundings
+from edge_agent.problems import Surroundings
 from edge_agent.profiles import StageTimes
 from edge_agent.stages import StageModel
 from edge_agent.store.stage_content import places

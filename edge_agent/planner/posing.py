@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from edge_agent.devices import ComputeUnit, DeviceId
+from edge_agent.devices import THIS_DEVICE, ComputeUnit, DeviceId
 from edge_agent.distributions import LeftOut
 from edge_agent.errors import BadRequest
 from edge_agent.hardware import DeviceProfile, NetworkProfile
@@ -24,7 +24,6 @@ from edge_agent.planning.stage_times import MeasuredSegments, with_stages
 from edge_agent.plans import Bound
 from edge_agent.problems import (
     NOTHING_AROUND,
-    THIS_DEVICE,
     DeviceStatistics,
     Link,
     PlannedDevice,

@@ -2,8 +2,9 @@
 
 `python -m edge_agent.profiling device SETTINGS` tries the compute units, SETTINGS being the agent's
 as JSON, and `... installed` imports the packages of plugin providers. `... rates UNIT` measures a
-compute unit, given as JSON, and `... busy UNIT SECONDS` keeps it busy from the moment that it says
-so. `... kept SETTINGS MODEL` gives the latency profiles that are kept of a model. The last line on
+compute unit, given as JSON; it says `asks` before each slice of work, and begins when it gets a
+line on standard input. `... busy UNIT SECONDS` keeps a unit busy from the moment that it says so.
+`... kept SETTINGS MODEL` gives the latency profiles that are kept of a model. The last line on
 standard output is JSON.
 """
 
@@ -74,7 +75,7 @@ def main(arguments: Sequence[str]) -> None:
     try:
         match what:
             case "rates":
-                _write({"rates": measure_unit(_unit_of(rest[0]))})
+                _write({"rates": measure_unit(_unit_of(rest[0]), _wait_for_turn)})
             case "busy":
                 keep_busy(_unit_of(rest[0]), float(rest[1]), lambda: _write({"busy": True}))
             case "kept":
@@ -85,6 +86,13 @@ def main(arguments: Sequence[str]) -> None:
         _write({"unavailable": str(error)})
     except EdgeAgentError as error:
         _write({"failed": str(error)})
+
+
+def _wait_for_turn() -> None:
+    _write({"asks": True})
+    if not sys.stdin.readline():
+        # Whoever wanted to know is gone.
+        sys.exit(1)
 
 
 def _unit_of(text: str) -> ComputeUnit:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -34,17 +35,22 @@ _LEAST_RUNS, _MOST_RUNS = 5, 200
 _BUDGET_S = 0.6
 
 
-def measure_unit(unit: ComputeUnit) -> tuple[UnitRates, ...]:
+def measure_unit(
+    unit: ComputeUnit, wait_for_turn: Callable[[], None] = lambda: None
+) -> tuple[UnitRates, ...]:
     """The rates of a unit: of a processor with one thread, and with all its cores if it has more.
 
-    Takes some seconds for each, with nothing beside it.
+    Takes some seconds for each, with nothing beside it; `wait_for_turn` is called before every
+    slice of about a second.
 
     Raises:
         EdgeAgentError: it fails at what it was found to be able to do.
     """
     counts = sorted({1, unit.cores}) if unit.cores else [0]
     with tempfile.TemporaryDirectory(prefix="edge-agent-") as scratch:
-        return tuple(_Bench(unit, threads, Path(scratch)).rates() for threads in counts)
+        return tuple(
+            _Bench(unit, threads, Path(scratch), wait_for_turn).rates() for threads in counts
+        )
 
 
 def keep_busy(unit: ComputeUnit, duration_s: float, on_begun: Callable[[], None]) -> None:
@@ -63,10 +69,17 @@ def keep_busy(unit: ComputeUnit, duration_s: float, on_begun: Callable[[], None]
 
 
 class _Bench:
-    def __init__(self, unit: ComputeUnit, threads: int, scratch: Path) -> None:
+    def __init__(
+        self,
+        unit: ComputeUnit,
+        threads: int,
+        scratch: Path,
+        wait_for_turn: Callable[[], None] = lambda: None,
+    ) -> None:
         self._unit = unit
         self._threads = threads
         self._scratch = scratch
+        self._wait_for_turn = wait_for_turn
         self._sides = _HOST_SIDES if unit.cores else _ACCELERATOR_SIDES
 
     def rates(self) -> UnitRates:
@@ -103,7 +116,7 @@ class _Bench:
 
     def _peak(self, product: Callable[[int], Callable[[], object]]) -> float:
         """Operations per second of the product with the better side."""
-        return max(2 * side**3 / _least_s(product(side)) for side in self._sides)
+        return max(2 * side**3 / self._least_s(partial(product, side)) for side in self._sides)
 
     def _float_product(self, side: int) -> Callable[[], object]:
         model = one_node_model("MatMul", opset=13, inputs=("x", "w"), shape=(side, side))
@@ -115,7 +128,12 @@ class _Bench:
 
     def _chain_s(self, nodes: int, elements: int) -> float:
         vector = np.linspace(-1.0, 1.0, elements, dtype=np.float32)
-        return _least_s(self._run(chain_model(nodes, elements), {"v0": vector}))
+        return self._least_s(lambda: self._run(chain_model(nodes, elements), {"v0": vector}))
+
+    def _least_s(self, opened: Callable[[], Callable[[], object]]) -> float:
+        """What a run of something takes that is opened first."""
+        self._wait_for_turn()
+        return _least_s(opened())
 
     def _run(self, model: bytes, arrays: Arrays) -> Callable[[], object]:
         path = self._scratch / "bench.onnx"

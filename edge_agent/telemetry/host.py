@@ -103,6 +103,13 @@ def _core_name(core: Mapping[str, str]) -> str:
     return ""
 
 
+def child_processes() -> tuple[int, ...]:
+    """Processes that this one started and has not waited for yet; () where the kernel was built
+    without such lists."""
+    lists = (_ROOT / "proc/self/task").glob("*/children")
+    return tuple(int(pid) for path in lists for pid in cgroups.text_of(path).split())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessorTime:
     """Seconds of processor time since boot, summed over the usable cores."""
@@ -150,6 +157,11 @@ class OtherLoad:
         self._pids = tuple(pids)
         self._read = read
         self._last = read(self._pids)
+
+    def watch(self, pids: Iterable[int]) -> None:
+        """Watch these from now on. What one that is new among them used in the window that has
+        begun counts as that of others."""
+        self._pids = tuple(pids)
 
     def fraction(self) -> float:
         """Share of the processor, 0 to 1, that others used since the last call."""

@@ -16,6 +16,7 @@ from edge_agent.errors import EdgeAgentError, OtherVersion, ProtocolError
 from edge_agent.peers import MAX_BEAT_S, MAX_ENDPOINTS, MIN_BEAT_S
 from edge_agent.wire.deploying import Deploying
 from edge_agent.wire.messages import Message, decode, encoded, error_text
+from edge_agent.wire.telling import AskProfile, Profile, Statistics
 
 T = TypeVar("T")
 
@@ -143,7 +144,9 @@ class Goodbye(Message, frozen=True, tag="goodbye"):
     why: Leaving
 
 
-PeerMessage = Beat | Goodput | NewKey | NotedKey | Goodbye | Deploying
+PeerMessage = (
+    Beat | Goodput | NewKey | NotedKey | Goodbye | Statistics | AskProfile | Profile | Deploying
+)
 
 
 class PeerCodec:

@@ -32,7 +32,7 @@ class PlanProblem(Message, frozen=True, tag="plan-problem"):
 
 class PlanLoaded(Message, frozen=True, tag="plan-loaded", kw_only=True):
     """Plan what the store keeps of the model loaded under this name, over this device, which is
-    `problems.THIS_DEVICE`, and what surrounds it; answered with `Distributions`, appraised."""
+    `devices.THIS_DEVICE`, and what surrounds it; answered with `Distributions`, appraised."""
 
     name: Name
     model: ModelId

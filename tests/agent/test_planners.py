@@ -23,6 +23,7 @@ from edge_agent.agent.planners import Planner, Planners
 from edge_agent.agent.processes import LEAST_NICENESS, NICENESS, Child
 from edge_agent.agent.slices import LONGEST_S, slice_s
 from edge_agent.config import Settings
+from edge_agent.devices import THIS_DEVICE
 from edge_agent.errors import (
     AgentUnavailable,
     BadRequest,
@@ -35,7 +36,6 @@ from edge_agent.planner.answering import answer
 from edge_agent.planner.appraising import Wanted, answer_loaded
 from edge_agent.planner.posing import pose
 from edge_agent.plans import Target
-from edge_agent.problems import THIS_DEVICE
 from edge_agent.store.profiled import ProfiledStore
 from edge_agent.subgraphs import ModelId
 from edge_agent.transport import local

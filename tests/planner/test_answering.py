@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from edge_agent.devices import THIS_DEVICE
 from edge_agent.distributions import Distribution, Infeasible
 from edge_agent.errors import BadRequest
 from edge_agent.planner.answering import answer
 from edge_agent.planner.posing import pose
 from edge_agent.planning.planner import plan
 from edge_agent.plans import Bound, Target
-from edge_agent.problems import THIS_DEVICE
 from tests.planner.made_problems import GPU, ONE, TWO, A, B, problem, profiled, times
 
 

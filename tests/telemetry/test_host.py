@@ -175,3 +175,27 @@ def test_a_process_that_is_gone_is_told() -> None:
         pass
     with pytest.raises(ProcessLookupError, match=f"process {done.pid} is gone"):
         host.process_memory_bytes(done.pid)
+
+
+def test_children_that_run_are_known_and_those_that_ended_are_not() -> None:
+    before = host.child_processes()
+    with subprocess.Popen(["sleep", "60"]) as child:
+        assert set(host.child_processes()) - set(before) == {child.pid}
+        child.kill()
+    assert host.child_processes() == before
+
+
+def test_what_a_process_uses_is_not_that_of_others_once_it_is_watched() -> None:
+    times = iter(
+        [
+            host.ProcessorTime(busy_s=0, idle_s=0, own_s={}),
+            host.ProcessorTime(busy_s=1, idle_s=1, own_s={}),
+            host.ProcessorTime(busy_s=2, idle_s=2, own_s={7: 5}),
+            host.ProcessorTime(busy_s=3, idle_s=3, own_s={7: 6}),
+        ]
+    )
+    others = host.OtherLoad((), read=lambda _pids: next(times))
+    assert others.fraction() == 0.5
+    others.watch((7,))
+    assert others.fraction() == 0.5
+    assert others.fraction() == 0.0

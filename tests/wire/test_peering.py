@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from edge_agent.errors import Busy, EdgeAgentError, OtherVersion, ProtocolError
-from edge_agent.peers import MAX_BEAT_S, MAX_ENDPOINTS
+from edge_agent.peers import MAX_BEAT_S, MAX_ENDPOINTS, MAX_PEERS
 from edge_agent.plans import Target
 from edge_agent.wire.about_peers import (
     AddPeer,
@@ -22,6 +22,7 @@ from edge_agent.wire.about_peers import (
     RenamePeer,
     RotateKey,
 )
+from edge_agent.wire.device_profiles import MAX_PROFILE_BYTES
 from edge_agent.wire.messages import (
     ClientMessage,
     Codec,
@@ -50,6 +51,7 @@ from edge_agent.wire.peering import (
     decode_from,
     refusal,
 )
+from edge_agent.wire.telling import AskProfile, Profile, Statistics, ToldGoodput, ToldLink
 
 KEY = "a" * 52
 ENDS = ("tcp://192.168.1.20:7600", "tcp://[fd00::1]:7600")
@@ -63,6 +65,28 @@ JOIN = Join(key=KEY, name="pi2", endpoints=ENDS, version="0.1.0")
 HELLO = Hello(name="pi2", endpoints=ENDS, version="0.1.0", beat_s=0.25)
 WELCOME = Welcome(port=65535, content_port=1, endpoints=ENDS, version="0.1.0", beat_s=MAX_BEAT_S)
 BEAT = Beat(number=2**53, echo=0, held_s=1e6)
+LINK = ToldLink(
+    device="a" * 20,
+    round_trip_s=3600.0,
+    receive=ToldGoodput(1e15, 0.0),
+    send=ToldGoodput(1e-3, 1e9),
+)
+STATISTICS = Statistics(
+    load_fraction=1.0,
+    free_memory_bytes=2**48,
+    speed_fraction=1e-6,
+    battery_fraction=0.0,
+    profile=b"h" * 32,
+    links=(LINK, ToldLink(device="b" * 20, round_trip_s=0.0)),
+)
+IDLE = Statistics(
+    load_fraction=0.0,
+    free_memory_bytes=0,
+    speed_fraction=1.0,
+    battery_fraction=None,
+    profile=None,
+    links=(),
+)
 EXAMPLES: list[tuple[str, Message]] = [
     ("at_door", JOIN),
     ("at_door", Join(key=KEY, name="", endpoints=(), version="")),
@@ -76,6 +100,11 @@ EXAMPLES: list[tuple[str, Message]] = [
     ("from_peer", NewKey(KEY)),
     ("from_peer", NotedKey(KEY)),
     *(("from_peer", Goodbye(why)) for why in Leaving),
+    ("from_peer", STATISTICS),
+    ("from_peer", IDLE),
+    ("from_peer", AskProfile()),
+    ("from_peer", Profile(b"")),
+    ("from_peer", Profile(b"\x00" * MAX_PROFILE_BYTES)),
 ]
 
 
@@ -223,6 +252,35 @@ BOUNDS: list[tuple[str, Message, str, Any]] = [
         )
         for bad in (KEY[1:], KEY + "a", b"a" * 52, None)
     ),
+    *(
+        ("from_peer", IDLE, field, bad)
+        for field in ("load_fraction", "speed_fraction", "battery_fraction")
+        for bad in (-1e-9, 1 + 1e-9, math.nan, math.inf, -math.inf, 1e30, "1", True)
+    ),
+    ("from_peer", IDLE, "speed_fraction", 0.0),
+    *(
+        ("from_peer", IDLE, "free_memory_bytes", bad)
+        for bad in (-1, 2**48 + 1, 1e30, math.nan, None, True)
+    ),
+    *(("from_peer", IDLE, "profile", bad) for bad in (b"", b"h" * 31, b"h" * 33, "h" * 32, 1)),
+    *(
+        ("from_peer", IDLE, "links", bad)
+        for bad in (
+            [{"device": "a" * 20, "round_trip_s": 0.0}] * (MAX_PEERS + 1),
+            [{"device": "a" * 19, "round_trip_s": 0.0}],
+            [{"device": "a" * 20 + "\n", "round_trip_s": 0.0}],
+            [{"device": "a" * 20}],
+            *([{"device": "a" * 20, "round_trip_s": s}] for s in (-1.0, math.nan, math.inf, 1e30)),
+            *(
+                [{"device": "a" * 20, "round_trip_s": 0.0, "send": goodput}]
+                for goodput in ((0.0, 0.0), (-1.0, 0.0), (math.nan, 0.0), (1e16, 0.0), (1.0, -1.0))
+            ),
+            [{"device": "a" * 20, "round_trip_s": 0.0, "receive": (1.0, math.nan)}],
+            [{"device": "a" * 20, "round_trip_s": 0.0, "more": 1}],
+        )
+    ),
+    ("from_peer", Profile(b""), "packed", b"x" * (MAX_PROFILE_BYTES + 1)),
+    ("from_peer", Profile(b""), "packed", "x"),
     *(("from_peer", Goodbye(Leaving.STOPPED), "why", bad) for bad in ("bored", "", None, 0)),
 ]
 
@@ -265,6 +323,12 @@ def test_what_a_client_may_ask_a_peer_may_not(message: Message) -> None:
         for raw in (local, CODEC.encode(message)):
             with pytest.raises(ProtocolError):
                 decode_from(decoder, raw)
+
+
+def test_two_links_to_one_device_are_refused() -> None:
+    links = [{"device": "a" * 20, "round_trip_s": 0.0}] * 2
+    with pytest.raises(ProtocolError, match="got two links to one device"):
+        decode_from(CODEC.from_peer, wire(plain(IDLE) | {"links": links}))
 
 
 def test_a_refusal_names_the_error() -> None:
