@@ -10,6 +10,7 @@ from concurrent.futures import Executor
 from edge_agent import __version__, clock
 from edge_agent.agent.controller import Controller
 from edge_agent.agent.datapath import DataPath
+from edge_agent.agent.deploying import Deployer
 from edge_agent.agent.loaded import Loaded
 from edge_agent.agent.peer_answers import PeerAnswers
 from edge_agent.agent.planners import Planners
@@ -18,7 +19,6 @@ from edge_agent.config import Settings, settings_key
 from edge_agent.devices import Device
 from edge_agent.errors import BadRequest, EdgeAgentError
 from edge_agent.plans import ExecutionPlan
-from edge_agent.problems import NOTHING_AROUND, Surroundings
 from edge_agent.telemetry.host import process_memory_bytes
 from edge_agent.tensors import Shape, TensorName
 from edge_agent.wire.about_peers import (
@@ -69,23 +69,21 @@ class Answers:
         executor: Executor,
         planners: Planners,
         peer_answers: PeerAnswers,
-        surroundings: Callable[[Loaded], Surroundings] = lambda _: NOTHING_AROUND,
     ) -> None:
-        """`surroundings`: what a model may be planned over beside this device; it may block."""
         self._settings = settings
         self._incarnation = incarnation
         self._device = device
         self._executor = executor
         self._planners = planners
         self._peer_answers = peer_answers
-        self._surroundings = surroundings
         self._started_s = clock.monotonic_s()
         self._controller: Controller
         self._datapath: DataPath
+        self._deployer: Deployer
 
-    def connect(self, controller: Controller, datapath: DataPath) -> None:
-        """Say who knows the models and the requests."""
-        self._controller, self._datapath = controller, datapath
+    def connect(self, controller: Controller, datapath: DataPath, deployer: Deployer) -> None:
+        """Say who knows the models, the requests, and what is divided over devices."""
+        self._controller, self._datapath, self._deployer = controller, datapath, deployer
 
     def handle(self, message: ClientMessage, reply: Reply) -> None:
         """See `datapath.Control`."""
@@ -120,7 +118,8 @@ class Answers:
             case Replan(model=name):
                 return Models(models=(self._state(self._controller.replan(name)),))
             case AskPlan(model=name, shapes=None):
-                return Plan(plan=_plan_of(self._controller.loaded(name)))
+                loaded = self._controller.loaded(name)
+                return Plan(plan=_plan_of(loaded), divided=self._deployer.plan_of(loaded))
             case AskPlan(model=name, shapes=shapes):
                 return self._plan_for(name, dict(shapes or ()))
             case AskDistributions():
@@ -177,7 +176,7 @@ class Answers:
             PlanLoaded(
                 name=message.model,
                 model=plan.model,
-                around=self._surroundings(loaded),
+                around=self._deployer.surroundings(loaded),
                 targets=message.targets,
                 bounds=message.bounds,
                 is_pareto=message.is_pareto,

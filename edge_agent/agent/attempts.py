@@ -82,7 +82,10 @@ Report = Callable[[float, str], None]
 class Peers(Protocol):
     """What is needed of `peering.Peering`."""
 
-    offers: Offers
+    @property
+    def offers(self) -> Offers:
+        """What each peer may have of the content of this device."""
+        ...
 
     @property
     def device(self) -> DeviceId:

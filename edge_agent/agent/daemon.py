@@ -9,20 +9,30 @@ import signal
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from edge_agent.agent.answers import Answers
+from edge_agent.agent.company import Company
 from edge_agent.agent.controller import Controller
 from edge_agent.agent.datapath import DataPath
+from edge_agent.agent.deploying import Deployer
+from edge_agent.agent.dividing import Dividing
+from edge_agent.agent.hosting import Hosting
+from edge_agent.agent.loaded import Loaded
 from edge_agent.agent.own_profile import OwnProfile
 from edge_agent.agent.peer_answers import PeerAnswers
 from edge_agent.agent.peering import Peering
 from edge_agent.agent.planners import Planners
+from edge_agent.agent.preparing import Preparing
 from edge_agent.agent.probing import Prober
 from edge_agent.agent.stores import Stores
+from edge_agent.agent.surroundings import AroundModels
+from edge_agent.agent.trials import Means
 from edge_agent.agent.workers import Workers
 from edge_agent.config import Settings, make_socket_folder
 from edge_agent.errors import AgentUnavailable, AlreadyRunning, PeerLost, PeerRefused
+from edge_agent.problems import Surroundings
 from edge_agent.store.folder import make_folder
 from edge_agent.store.lock import FolderLock
 from edge_agent.telemetry.host import child_processes
@@ -129,7 +139,29 @@ def _run(
     )
     workers = Workers(datapath)
     controller = Controller(settings, stores, incarnation, datapath, workers, executor, prober)
-    answers.connect(controller, datapath)
+    company = Company(peering)
+    preparing = Preparing(settings, stores, controller.building, datapath, lambda: prober.known)
+    hosting = Hosting(
+        company,
+        preparing,
+        limits.max_bytes_in_flight,
+        lambda: workers.prepare(is_background=False),
+    )
+    means = Means(
+        settings=settings,
+        stores=stores,
+        datapath=datapath,
+        workers=workers,
+        moving=controller.moving,
+        planners=planners,
+        preparing=preparing,
+        peers=company,
+        host=controller,
+    )
+    deployer = Deployer(means, partial(_around, company))
+    controller.connect(deployer)
+    peering.connect(Dividing(hosting, deployer))
+    answers.connect(controller, datapath, deployer)
     # Clients that connect early wait in the listener's queue until the models are back.
     datapath.start()
     controller.restore()
@@ -141,6 +173,7 @@ def _run(
     on_ready(peering)
     select.select([told_fd], [], [])
     log.info("stopping: answering what is in flight")
+    hosting.stop()
     peering.stop()
     own_profile.stop()
     controller.stop()
@@ -149,6 +182,10 @@ def _run(
     workers.close()
     settings.socket.unlink(missing_ok=True)
     executor.shutdown(wait=False, cancel_futures=True)
+
+
+def _around(company: Company, deployer: Deployer, loaded: Loaded) -> Surroundings:
+    return AroundModels(company, deployer.device_keys, deployer.held_bytes).of(loaded)
 
 
 def _work_for_peers(controller: Controller) -> set[int]:

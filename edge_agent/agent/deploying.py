@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -21,7 +21,8 @@ from edge_agent.errors import BuilderLost, EdgeAgentError, ProtocolError, Worker
 from edge_agent.peers import Peer, PeerCondition
 from edge_agent.plans import DividedPlan, Epoch
 from edge_agent.problems import Surroundings
-from edge_agent.wire.deploying import EpochFailed, EpochUnlinked, FromHost
+from edge_agent.stages import StageModel
+from edge_agent.wire.deploying import EpochFailed, EpochUnlinked, FromHost, StagePrepared
 from edge_agent.wire.hosting import Closed, GiveUpRoute, Unlinked
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,8 @@ class _Active:
     loaded: Loaded
     attempt: Attempt
     layout: Layout
+    models: Mapping[int, StageModel]
+    """By stage."""
     own: OwnPart
     plan: DividedPlan
     lost: dict[int, str] = field(default_factory=dict)
@@ -43,7 +46,9 @@ class _Active:
 class Deployer:
     """See the module. Implements, for the owner, what `peering.DeploysTo` hears."""
 
-    def __init__(self, means: Means, surroundings: Callable[[Loaded], Surroundings]) -> None:
+    def __init__(
+        self, means: Means, surroundings: Callable[[Deployer, Loaded], Surroundings]
+    ) -> None:
         """`surroundings` are the devices that a model may be planned over; it may block."""
         self._means = means
         self._peers = means.peers
@@ -52,6 +57,28 @@ class Deployer:
         self._changing = threading.Lock()
         self._attempts: dict[Epoch, Attempt] = {}
         self._active: dict[Epoch, _Active] = {}
+        self._device_keys: dict[DeviceId, str] = {}
+
+    def surroundings(self, loaded: Loaded) -> Surroundings:
+        """What a model may be planned over beside this device."""
+        return self._surroundings(self, loaded)
+
+    def device_keys(self) -> dict[DeviceId, str]:
+        """What times are valid for that peers measured last."""
+        with self._changing:
+            return dict(self._device_keys)
+
+    def held_bytes(self, loaded: Loaded, device: DeviceId) -> int:
+        """What a model has in the memory of a peer now."""
+        with self._changing:
+            active = [one for one in self._active.values() if one.loaded is loaded]
+        tensors = {
+            (blob.sha256, blob.size_bytes)
+            for one in active
+            for stage in one.layout.on(device)
+            for blob in one.models[stage.number].tensors
+        }
+        return sum(size for _, size in tensors)
 
     # ---- asked by the controller
 
@@ -113,6 +140,8 @@ class Deployer:
         with self._changing:
             attempt = self._attempts.get(message.epoch)
             active = self._active.get(message.epoch)
+            if isinstance(message, StagePrepared) and attempt is not None:
+                self._device_keys[peer.id] = message.device_key
         if attempt is not None:
             if peer.id not in attempt.asked:
                 raise ProtocolError(f"it speaks of {message.epoch}, of which it was asked nothing")
@@ -232,8 +261,7 @@ class Deployer:
             work.state, work.fraction, work.what = "working", fraction, what
 
         plan = loaded.plan
-        around = self._surroundings(loaded)
-        if plan is None or plan.plain_s is None or not around.peers:
+        if plan is None or plan.plain_s is None or not self.surroundings(loaded).peers:
             work.state, work.fraction, work.what = "none", 1.0, ""
             return
         report(0.0, "planning over all devices")
@@ -254,7 +282,7 @@ class Deployer:
         )
         made: Deployed | None = None
         try:
-            found = trial.run(around)
+            found = trial.run(partial(self.surroundings, loaded))
             if found.deployed is not None and not is_stopped():
                 made = found.deployed
                 self._take_over(loaded, attempt, made, found.plan)
@@ -280,7 +308,7 @@ class Deployer:
             if self._host.is_over(loaded):
                 return
             before = [one for one in self._active.values() if one.loaded is loaded]
-            active = _Active(loaded, attempt, made.layout, made.own, plan)
+            active = _Active(loaded, attempt, made.layout, made.models, made.own, plan)
             with self._changing:
                 self._active[attempt.epoch] = active
             try:

@@ -127,14 +127,12 @@ class Hosting:
         self,
         peers: Peers,
         preparing: Preparing,
-        device_key: Callable[[], str],
         max_window_bytes: int,
         new_worker: Callable[[], Child],
     ) -> None:
         """`max_window_bytes` is what may come in at once for one epoch."""
         self._peers = peers
         self._preparing = preparing
-        self._device_key = device_key
         self._max_window_bytes = max_window_bytes
         self._new_worker = new_worker
         self._changing = threading.Lock()
@@ -212,11 +210,6 @@ class Hosting:
         self._peers.tell(owner.id, EpochFailed(epoch=epoch, code=error.code, message=text))
 
     # ---- what hosted epochs need
-
-    @property
-    def device_key(self) -> str:
-        """What times that are measured here are valid for."""
-        return self._device_key()
 
     def worker(self) -> Child:
         """A new process."""
@@ -355,7 +348,7 @@ class _HostedEpoch:
             StagePrepared(
                 epoch=self._epoch,
                 stage=message.stage,
-                device_key=self._hosting.device_key,
+                device_key=built.device_key,
                 times=built.times,
                 plan=str(built.plan)[:MAX_TOLD_CHARACTERS],
                 measured_s=built.plan.measured_s,

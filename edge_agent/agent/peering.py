@@ -29,11 +29,10 @@ from edge_agent.agent.peer_profiles import PeerProfiles
 from edge_agent.agent.peer_sessions import Session
 from edge_agent.answering import answering
 from edge_agent.config import Settings
-from edge_agent.devices import THIS_DEVICE, DeviceId
+from edge_agent.devices import DeviceId
 from edge_agent.endpoints import Endpoint
 from edge_agent.errors import AgentUnavailable, EdgeAgentError, PeerLost, UsageError
-from edge_agent.hardware import DeviceProfile
-from edge_agent.known_peers import KnownPeer, MeasuredLink, measured_links
+from edge_agent.known_peers import KnownPeer
 from edge_agent.peers import (
     MAX_ENDPOINTS,
     KeyPair,
@@ -44,7 +43,6 @@ from edge_agent.peers import (
     PublicKey,
     name_from,
 )
-from edge_agent.problems import Link
 from edge_agent.store.device_key import DeviceKeyStore
 from edge_agent.store.device_profiles import DeviceProfileStore
 from edge_agent.store.partial import Partial
@@ -53,7 +51,6 @@ from edge_agent.telemetry.network import hostname, own_addresses
 from edge_agent.transport.curve import make_keys
 from edge_agent.transport.peer_sockets import Switchboard
 from edge_agent.wire.deploying import Deploying
-from edge_agent.wire.messages import Message
 from edge_agent.wire.peering import Hello, NewKey, PeerCodec
 from edge_agent.wire.telling import Statistics
 from edge_agent.wire.tokens import Token, read_token, write_token
@@ -354,26 +351,6 @@ class Peering:
 
         return tuple(sorted(self.call(look), key=lambda status: status.peer.name))
 
-    def known(self) -> tuple[KnownPeer, ...]:
-        """All peers with all that is known of them, by name."""
-        found = []
-        for status in self.statuses():
-            told = self.profiles.of(status.peer.id)
-            found.append(KnownPeer(status=status, profile=None if told is None else told.profile))
-        return tuple(found)
-
-    def own_profile(self) -> DeviceProfile | None:
-        """What this device can do; None: it was not measured yet."""
-        return self.own.profile
-
-    def measured_links(self) -> tuple[MeasuredLink, ...]:
-        """See `known_peers.measured_links`."""
-        return measured_links(self.known())
-
-    def links(self) -> tuple[Link, ...]:
-        """The links between this device and its peers, and between those, for planning."""
-        return tuple(found.link for found in self.measured_links())
-
     def fetch(
         self,
         peer: Peer,
@@ -401,44 +378,14 @@ class Peering:
         self._need_thread()
         Fetch(ask, tensor).run(on_received)
 
-    def tell(self, device: DeviceId, message: Message) -> bool:
-        """Send to a peer, if it is there; whether it is, and takes it."""
-
-        def send() -> bool:
-            session = next((s for s in self._sessions if s.peer.id == device), None)
-            return session is not None and session.is_there and session.send(message)
-
-        return self._thread is not None and self.call(send)
+    def session_with(self, device: DeviceId) -> Session | None:
+        """The session of the peer with that id; on the thread."""
+        return next((one for one in self._sessions if one.peer.id == device), None)
 
     @property
-    def device(self) -> DeviceId:
-        """The id of this device. Raises: as `keys`."""
-        return self.keys.device
-
-    def name_of(self, device: DeviceId) -> str:
-        """What people call a peer, or this device; its id, if it is neither."""
-        if device in (THIS_DEVICE, self.device):
-            return self.name
-        return next((p.name for p in self.book.peers if p.id == device), device)
-
-    def dials(self, device: DeviceId) -> bool:
-        """Whether this device made the connection to that peer."""
-
-        def look() -> bool:
-            session = next((s for s in self._sessions if s.peer.id == device), None)
-            return session is not None and session.dials
-
-        return self._thread is not None and self.call(look)
-
-    def reached_at(self, device: DeviceId) -> tuple[Endpoint, ...]:
-        """Where the agent of a peer is reached, what works now first; () if it is no peer, or does
-        not listen."""
-
-        def look() -> tuple[Endpoint, ...]:
-            session = next((s for s in self._sessions if s.peer.id == device), None)
-            return () if session is None else session.reached_at
-
-        return () if self._thread is None else self.call(look)
+    def has_begun(self) -> bool:
+        """Whether there is a thread that could be asked."""
+        return self._thread is not None
 
     def rotate(self, *, is_forced: bool) -> tuple[KeyPair, tuple[str, ...]]:
         """Give this device a new key, and tell its peers: the key, and the names of the peers that

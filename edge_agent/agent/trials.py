@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -95,6 +95,8 @@ class Deployed:
     """An epoch that could serve."""
 
     layout: Layout
+    models: Mapping[int, StageModel]
+    """By stage."""
     own: OwnPart
 
 
@@ -131,12 +133,12 @@ class Trial:
         self._models: dict[SegmentRange, StageModel] = {}
         self._own: OwnPart | None = None
 
-    def run(self, around: Surroundings) -> Found:
-        """Plan, prepare, plan again, open, compare.
+    def run(self, around: Callable[[], Surroundings]) -> Found:
+        """Plan, prepare, plan again, open, compare. `around` is what there is to plan over.
 
         Raises: as `Attempt`.
         """
-        planned = self._planned(around)
+        planned = self._planned(around())
         best = _best(planned)
         if best is None:
             return Found(plan=None)
@@ -147,7 +149,7 @@ class Trial:
                 break
             ready = self._prepared(layout)
             self._keep_times(ready, planned.division)
-            planned = self._planned(around)
+            planned = self._planned(around())
             after = _best(planned)
             if after is None:
                 reason = "measured, no division is predicted to be faster than this device alone"
@@ -262,7 +264,9 @@ class Trial:
         if not plan.is_used:
             self.give_up()
             return Found(plan=plan)
-        return Found(plan=plan, deployed=Deployed(layout=ready.layout, own=own))
+        return Found(
+            plan=plan, deployed=Deployed(layout=ready.layout, models=ready.models, own=own)
+        )
 
     def _serve(self) -> Serve:
         """What this device serves alone, with the epoch of the trial."""

@@ -183,6 +183,7 @@ class Building:
             opens_aside=host_unit(device).opens_aside and is_aside,
             is_large=is_large,
             times=self._times,
+            device_key=self._device_key,
         )
 
     def _samples(self, session: Session, fixed: Mapping[TensorName, Shape]) -> Samples | None:

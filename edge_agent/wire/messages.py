@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from edge_agent.devices import Device, UnitId
 from edge_agent.errors import BadRequest, ProtocolError
-from edge_agent.plans import SERVED_TARGETS, Epoch, ExecutionPlan, Target
+from edge_agent.plans import SERVED_TARGETS, DividedPlan, Epoch, ExecutionPlan, Target
 from edge_agent.profiles import SegmentTimes
 from edge_agent.stages import StageModel
 from edge_agent.subgraphs import ModelId, SampleSetId
@@ -236,6 +236,8 @@ class Plan(Message, frozen=True, tag="plan-reply"):
     """The plan that a model has."""
 
     plan: ExecutionPlan
+    divided: DividedPlan | None = None
+    """The last one over several devices that was tried; None: none was."""
 
 
 class Distributions(Message, frozen=True, tag="distributions-reply"):
@@ -527,6 +529,8 @@ class Built(Message, frozen=True, tag="built", kw_only=True):
     """Whether the model was served without packed weights until now, to save memory."""
     times: tuple[SegmentTimes, ...] = ()
     """Of a stage: what its segments take here, in each configuration that was measured."""
+    device_key: str = ""
+    """As of `LatencyProfile`."""
 
 
 class AskDevice(Message, frozen=True, tag="ask-device"):
