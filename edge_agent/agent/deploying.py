@@ -283,6 +283,8 @@ class Deployer:
         made: Deployed | None = None
         try:
             found = trial.run(partial(self.surroundings, loaded))
+            if found.plan is not None:
+                log.info("%s over %s: %s", loaded.record.name, found.plan, found.plan.reason)
             if found.deployed is not None and not is_stopped():
                 made = found.deployed
                 self._take_over(loaded, attempt, made, found.plan)
