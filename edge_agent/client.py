@@ -30,7 +30,7 @@ from edge_agent.errors import (
     error_from_code,
 )
 from edge_agent.peer_calls import PeerCalls
-from edge_agent.plans import ExecutionPlan, Target
+from edge_agent.plans import DividedPlan, ExecutionPlan, Target
 from edge_agent.tensors import Arrays, Shape
 from edge_agent.transport import local
 from edge_agent.transport.memory import OwnMemory
@@ -312,7 +312,8 @@ class Client(PeerCalls):
         return self.wait(loaded.name, timeout_s) if wait else loaded
 
     def wait(self, model: str, timeout_s: float | None = None) -> ModelState:
-        """Wait until the plan of a model is made (or failed to be) and serves.
+        """Wait until the plan of a model is made (or failed to be) and serves, and that over
+        several devices was tried, if there are any.
 
         Raises:
             BadRequest: `timeout_s` is no number.
@@ -323,11 +324,11 @@ class Client(PeerCalls):
         model = model_of("model", model)
         while True:
             state = self.model(model)
-            if state.planning in ("done", "failed") or state.state == "quarantined":
+            if state.is_settled or state.state == "quarantined":
                 return state
             if _is_past(until_s):
                 raise DeadlineExceeded(
-                    f'model "{model}" is not planned after {timeout_s} s ({state.progress}); '
+                    f'model "{model}" is not planned after {timeout_s} s ({state.unsettled[1]}); '
                     "it serves meanwhile"
                 )
             clock.sleep_s(POLL_S)
@@ -387,6 +388,14 @@ class Client(PeerCalls):
             on_progress(answer.fraction, answer.what)
             clock.sleep_s(POLL_S)
         return _wanted(answer, Plan).plan
+
+    def divided(self, model: str) -> DividedPlan | None:
+        """The last plan of a model over several devices that was tried, with what was measured and
+        whether it serves; None: none was.
+
+        Raises: as `plan`.
+        """
+        return self._ask(AskPlan(model=model_of("model", model)), Plan).divided
 
     def distributions(
         self,

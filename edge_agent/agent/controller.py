@@ -74,6 +74,10 @@ class DividesOver(Protocol):
         """Divide a model, if that pays; `is_fresh`: measure the stages again."""
         ...
 
+    def expect(self, loaded: Loaded) -> None:
+        """A model is about to be planned, and then to be divided."""
+        ...
+
     def pause(self, loaded: Loaded) -> None:
         """End what is being done to divide a model; what serves goes on."""
         ...
@@ -92,6 +96,9 @@ class NoOthers:
 
     def consider(self, loaded: Loaded, *, is_fresh: bool = False) -> None:
         """There is nothing to divide over."""
+
+    def expect(self, loaded: Loaded) -> None:
+        """It will not be."""
 
     def pause(self, loaded: Loaded) -> None:
         """Nothing is being done."""
@@ -383,6 +390,7 @@ class Controller:
 
     def start_build(self, loaded: Loaded, *, is_fresh: bool) -> None:
         """Have a plan made, which will serve."""
+        self._dividing.expect(loaded)
         threading.Thread(
             target=self._build,
             args=(loaded, is_fresh),

@@ -85,19 +85,26 @@ class Deployer:
     def consider(self, loaded: Loaded, *, is_fresh: bool = False) -> None:
         """See `controller.DividesOver`; on a thread of its own, and once more, if that is being
         done already."""
+        work = loaded.dividing
         if self._host.is_over(loaded) or loaded.plan is None:
+            work.state = "none"
             return
         with self._changing:
-            work = loaded.dividing
             work.is_wanted = True
             work.is_fresh |= is_fresh
-            if work.is_running:
+            if work.is_running and not work.stopped.is_set():
                 return
             work.is_running = True
             work.stopped = threading.Event()
         threading.Thread(
             target=self._work, args=(loaded, work.stopped), name="divide", daemon=True
         ).start()
+
+    def expect(self, loaded: Loaded) -> None:
+        """See `controller.DividesOver`."""
+        if self.surroundings(loaded).peers:
+            work = loaded.dividing
+            work.state, work.fraction, work.what = "waiting", 0.0, "waiting for the plan"
 
     def pause(self, loaded: Loaded) -> None:
         """See `controller.DividesOver`."""
@@ -231,7 +238,8 @@ class Deployer:
             with self._changing:
                 work = loaded.dividing
                 if not work.is_wanted or stopped.is_set():
-                    work.is_running = False
+                    if work.stopped is stopped:
+                        work.is_running = False
                     return
                 work.is_wanted = False
                 is_fresh, work.is_fresh = work.is_fresh, False

@@ -73,7 +73,7 @@ class Dividing:
     stopped: threading.Event = field(default_factory=threading.Event)
     """Set to end the thread that runs; the next one gets another."""
     state: str = "none"
-    """none, working, done or failed"""
+    """none, waiting, working, done or failed"""
     fraction: float = 0.0
     what: str = ""
     plan: DividedPlan | None = None
@@ -180,7 +180,7 @@ class Loaded:
             planning=planning.state,
             progress_fraction=planning.fraction,
             progress=planning.what,
-            plan="plain ONNX Runtime" if self.plan is None else str(self.plan),
+            plan=self._divided or ("plain ONNX Runtime" if self.plan is None else str(self.plan)),
             is_plain=self.plan is None or self.plan.is_plain,
             epoch=self.serve.epoch.number,
             instances=self.serve.instances,
@@ -196,7 +196,17 @@ class Loaded:
             source=self.record.source,
             specialised=self._specialised(),
             specialising=self.shape_work.progress.what if self.shape_work.is_running else "",
+            divided=self._divided,
+            dividing=self.dividing.state,
+            dividing_fraction=self.dividing.fraction,
+            dividing_progress=self.dividing.what,
         )
+
+    @property
+    def _divided(self) -> str:
+        plan = self.dividing.plan
+        is_serving = self.serve.division is not None and plan is not None and plan.is_used
+        return str(plan) if is_serving else ""
 
     def _specialised(self) -> tuple[SpecialisedState, ...]:
         total = sum(c.count for c in self.counted) or 1

@@ -23,9 +23,9 @@ def await_plan(client: Client, name: str) -> ModelState:
             state = client.model(name)
             if state.state == "quarantined":
                 raise ModelQuarantined(state.progress)
-            if state.planning in ("done", "failed"):
+            if state.is_settled:
                 return state
-            line.show(state.progress_fraction, state.progress)
+            line.show(*state.unsettled)
             clock.sleep_s(POLL_S)
     finally:
         line.end()

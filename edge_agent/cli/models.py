@@ -6,8 +6,11 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from edge_agent.cli import export, plan_devices, plan_loaded
 from edge_agent.cli.awaiting import await_plan, awaited_plan
+from edge_agent.cli.divided import divided_lines
 from edge_agent.cli.output import (
     ProgressLine,
     client_of,
@@ -134,6 +137,8 @@ def _tell(state: ModelState, options: argparse.Namespace) -> int:
         print(f'model "{state.name}" {state.state}: {state.plan}')
         if state.planning == "failed":
             print(f"it has no plan: {state.progress}")
+        if state.dividing == "failed":
+            print(f"it is not divided over devices: {state.dividing_progress}")
     return EdgeAgentError.exit_code if options.wait and state.planning == "failed" else 0
 
 
@@ -221,6 +226,8 @@ def run_models(options: argparse.Namespace) -> int:
             print(f"\n{state.name}: from {state.source}")
             if state.planning == "failed":
                 print(f"  {state.progress}")
+            if state.dividing == "failed":
+                print(f"  not divided over devices: {state.dividing_progress}")
             _print_interface("input", state.inputs)
             _print_interface("output", state.outputs)
             _print_specialised(state)
@@ -308,13 +315,17 @@ def run_plan(options: argparse.Namespace) -> int:
         if shapes:
             return _show_plan_for(client, shapes, plan, options)
         state = client.model(options.model)
+        divided = client.divided(options.model)
     if options.json:
-        print_json(plan)
+        # Beside the plan of this device alone, which it is compared with.
+        print_json(msgspec.to_builtins(plan) | {"divided": divided})
         return 0
     if options.explain:
         print(render(plan))
     else:
-        print(f'model "{state.name}": {state.plan}\n{plan.reason}')
+        print(f'model "{state.name}": {plan}\n{plan.reason}')
+    for line in divided_lines(divided, state):
+        print(line)
     _print_specialised(state)
     return 0
 

@@ -198,3 +198,23 @@ class ModelState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     specialised: tuple[SpecialisedState, ...] = ()
     specialising: str = ""
     """What is being planned for shapes of their own now; empty if nothing is."""
+    divided: str = ""
+    """The plan over several devices that serves; empty if this device serves alone."""
+    dividing: str = "none"
+    """none (there is no other device), waiting, working, done or failed"""
+    dividing_fraction: float = 0.0
+    dividing_progress: str = ""
+    """What is done to divide it over devices, or why that failed."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is being planned for it."""
+        is_planned = self.planning in ("done", "failed")
+        return is_planned and self.dividing in ("none", "done", "failed")
+
+    @property
+    def unsettled(self) -> tuple[float, str]:
+        """How far planning is, and what is done."""
+        if self.planning not in ("done", "failed"):
+            return self.progress_fraction, self.progress
+        return self.dividing_fraction, self.dividing_progress

@@ -14,6 +14,7 @@ import pytest
 
 from edge_agent import clock
 from edge_agent.agent import acquaintance, own_words, peering
+from edge_agent.agent.company import Company
 from edge_agent.agent.own_words import Sample
 from edge_agent.agent.peering import Peering
 from edge_agent.devices import THIS_DEVICE
@@ -78,7 +79,7 @@ def line_to(one: Peering, bad: Stranger) -> RawSocket:
 
 
 def known(device: Peering, name: str) -> KnownPeer:
-    return next(peer for peer in device.known() if peer.status.peer.name == name)
+    return next(peer for peer in Company(device).known() if peer.status.peer.name == name)
 
 
 def knows(device: Peering, name: str, wanted: object) -> None:
@@ -95,9 +96,9 @@ def test_each_knows_what_the_other_can_do_and_hears_when_that_changes(made: Devi
     joined(one, two)
     knows(two, "one", PI)
     assert known(one, "two").profile is None
-    assert two.own_profile() is None
+    assert Company(two).own_profile() is None
     two.own.learn(NANO, 1.0)
-    assert two.own_profile() == NANO
+    assert Company(two).own_profile() == NANO
     knows(one, "two", NANO)
     one.own.learn(profile("pi5"), 1.0)
     knows(two, "one", profile("pi5"))
@@ -152,7 +153,7 @@ def test_a_peer_that_is_removed_is_forgotten_also_on_disk(made: Devices) -> None
     folder = made.folder / "two" / "peer-profiles"
     wait_until(lambda: list(folder.glob("*.bin")), "the file")
     two.remove("one")
-    assert two.known() == ()
+    assert Company(two).known() == ()
     wait_until(lambda: not list(folder.iterdir()), "it is gone")
 
 
@@ -248,10 +249,10 @@ def test_the_owner_knows_the_links_between_two_peers_of_it(made: Devices) -> Non
     wanted = {(a, b) for a in ids for b in ids if a != b}
 
     def ends() -> set[tuple[str, str]]:
-        return {(link.source, link.target) for link in one.links()}
+        return {(link.source, link.target) for link in Company(one).links()}
 
     wait_until(lambda: ends() == wanted, "all links")
-    for found in one.measured_links():
+    for found in Company(one).measured_links():
         assert found.link.goodput_bytes_per_s > 1e6
         assert 0 <= found.link.latency_s < 0.5
         assert not found.is_of_other_way
