@@ -266,6 +266,7 @@ class Client(PeerCalls):
         pins: Mapping[str, str] | None = None,
         samples: str | Path | None = None,
         allow: Sequence[str] = (),
+        over: Sequence[str] | None = None,
         wait: bool = False,
         timeout_s: float | None = None,
     ) -> ModelState:
@@ -285,6 +286,8 @@ class Client(PeerCalls):
                 test data. They are copied.
             allow: `fp16`, or `fp16=0.05`: units may compute in float16 where the outputs stay
                 within that share of their range (0.01 without a number).
+            over: names of peers over which it is divided, whether it pays or not; (): it runs on
+                this device alone; None: over all of them, as it pays.
             wait: also wait until the plan is made and serves.
             timeout_s: how long to wait for the plan; None: no limit.
 
@@ -307,6 +310,7 @@ class Client(PeerCalls):
             if samples is None
             else path_of("samples", samples, "the path of a folder"),
             half_bound=half_bound(allow),
+            over=None if over is None else texts_of("over", over, "names of peers"),
         )
         loaded = self._ask(message, Models).models[0]
         return self.wait(loaded.name, timeout_s) if wait else loaded

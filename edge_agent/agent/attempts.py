@@ -7,7 +7,7 @@ import hashlib
 import logging
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -115,6 +115,10 @@ class Peers(Protocol):
 
     def name_of(self, device: DeviceId) -> str:
         """What people call a peer, or this device."""
+        ...
+
+    def check_names(self, names: Iterable[str]) -> None:
+        """Raises: UnknownPeer: a device of that name is not trusted."""
         ...
 
 

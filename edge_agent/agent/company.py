@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from edge_agent.agent.offers import Offers
@@ -50,6 +50,11 @@ class Company:
         if device in (THIS_DEVICE, self.device):
             return self._peering.name
         return next((p.name for p in self._peering.book.peers if p.id == device), device)
+
+    def check_names(self, names: Iterable[str]) -> None:
+        """Raises: UnknownPeer: a device of that name is not trusted."""
+        for name in names:
+            self._peering.book.find(name)
 
     def tell(self, device: DeviceId, message: Message) -> bool:
         """Send to a peer, if it is there; whether it is, and takes it."""

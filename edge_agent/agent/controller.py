@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -40,6 +40,7 @@ from edge_agent.errors import (
     ModelRefused,
     StorageError,
     UnknownModel,
+    UnknownPeer,
     UsageError,
     WorkerLost,
 )
@@ -74,6 +75,10 @@ class DividesOver(Protocol):
         """Divide a model, if that pays; `is_fresh`: measure the stages again."""
         ...
 
+    def check_names(self, names: Sequence[str]) -> None:
+        """Raises: UnknownPeer: a device of that name is not trusted."""
+        ...
+
     def expect(self, loaded: Loaded) -> None:
         """A model is about to be planned, and then to be divided."""
         ...
@@ -96,6 +101,11 @@ class NoOthers:
 
     def consider(self, loaded: Loaded, *, is_fresh: bool = False) -> None:
         """There is nothing to divide over."""
+
+    def check_names(self, names: Sequence[str]) -> None:
+        """Raises: UnknownPeer: as soon as there is a name."""
+        for name in names:
+            raise UnknownPeer(f'no peer is called "{name}"')
 
     def expect(self, loaded: Loaded) -> None:
         """It will not be."""
@@ -192,14 +202,15 @@ class Controller:
 
         Raises:
             ModelRefused: it cannot be accepted; nothing of it is kept.
-            UsageError: an option is wrong, such as a pin to a unit that is not there, or one of the
-                samples; as above.
+            UsageError, UnknownPeer: an option is wrong, such as a pin to a unit that is not there,
+                or one of the samples; as above.
             StorageError: it cannot be stored.
         """
         path = Path(message.path)
         name = check_name(message.name if message.name is not None else path.stem)
         if message.pins and (reason := unusable_pin(message.pins, self.prober.device())):
             raise UsageError(reason)
+        self._dividing.check_names(message.over or ())
         with self._name_lock(name), self._loading():
             is_background = self.others_serve()
             child = self._workers.prepare(is_background=is_background)
@@ -248,6 +259,7 @@ class Controller:
                 pins=message.pins,
                 samples=admitted.samples,
                 half_bound=message.half_bound,
+                over=message.over,
             )
             loaded = Loaded(record=record, lane=lane, serve=serve, worker=worker)
             self._remember(loaded)

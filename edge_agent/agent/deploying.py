@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -17,7 +17,7 @@ from edge_agent.agent.own_part import OwnPart
 from edge_agent.agent.stations import OfDivided
 from edge_agent.agent.trials import Deployed, Means, Trial
 from edge_agent.devices import DeviceId
-from edge_agent.errors import BuilderLost, EdgeAgentError, ProtocolError, WorkerLost
+from edge_agent.errors import BuilderLost, EdgeAgentError, PeerLost, ProtocolError, WorkerLost
 from edge_agent.peers import Peer, PeerCondition
 from edge_agent.plans import DividedPlan, Epoch
 from edge_agent.problems import Surroundings
@@ -99,6 +99,10 @@ class Deployer:
         threading.Thread(
             target=self._work, args=(loaded, work.stopped), name="divide", daemon=True
         ).start()
+
+    def check_names(self, names: Sequence[str]) -> None:
+        """See `controller.DividesOver`."""
+        self._peers.check_names(names)
 
     def expect(self, loaded: Loaded) -> None:
         """See `controller.DividesOver`."""
@@ -270,6 +274,8 @@ class Deployer:
 
         plan = loaded.plan
         if plan is None or plan.plain_s is None or not self.surroundings(loaded).peers:
+            if loaded.record.over:
+                raise PeerLost(f"none of {', '.join(loaded.record.over)} is there")
             work.state, work.fraction, work.what = "none", 1.0, ""
             return
         report(0.0, "planning over all devices")

@@ -29,7 +29,8 @@ class AroundModels:
 
     def of(self, loaded: Loaded) -> Surroundings:
         """The peers that are there and have told what they can do."""
-        known = [k for k in self._company.known() if _is_usable(k)]
+        over = loaded.record.over
+        known = [k for k in self._company.known() if _is_usable(k) and _is_wanted(k, over)]
         keys = self._device_keys()
         return Surroundings(
             peers=tuple(
@@ -47,6 +48,11 @@ class AroundModels:
             profile=self._company.own_profile(),
             keeps_whole=True,
         )
+
+
+def _is_wanted(peer: KnownPeer, over: tuple[str, ...] | None) -> bool:
+    known = peer.status.peer
+    return over is None or not {known.name, known.id, known.key}.isdisjoint(over)
 
 
 def _is_usable(peer: KnownPeer) -> bool:

@@ -176,6 +176,7 @@ class Trial:
                 model=loaded.record.model,
                 around=around,
                 targets=(loaded.record.target,),
+                is_divided=bool(loaded.record.over),
             ),
             is_unwanted=self._attempt.is_stopped,
         )
@@ -260,7 +261,11 @@ class Trial:
             serve = self._serve()
             attempt.open(ready, crossings, routes, own, serve, self._shapes(), is_encrypted=True)
         compared = self._compared(own, routes)
-        plan = self._told_of(best, ready, _reason(compared), compared)
+        is_asked = bool(loaded.record.over) and not compared.wrong
+        reason = _reason(compared)
+        if is_asked:
+            reason = f"divided as asked, whether it pays or not: {compared.evidence}"
+        plan = self._told_of(best, ready, reason, compared, is_asked=is_asked)
         if not plan.is_used:
             self.give_up()
             return Found(plan=plan)
@@ -306,7 +311,7 @@ class Trial:
                     raise BuilderLost("stopped")
                 wait_for_quiet(means.datapath, attempt.is_stopped, lambda: None)
                 compared = attempt.compare(own, message)
-            if compared.is_decided or not left:
+            if compared.is_decided or not left or loaded.record.over:
                 return compared
 
     # ---- telling
@@ -317,6 +322,8 @@ class Trial:
         ready: Ready,
         reason: str,
         compared: Compared | None = None,
+        *,
+        is_asked: bool = False,
     ) -> DividedPlan:
         name_of = self._means.peers.name_of
         stages = []
@@ -340,7 +347,7 @@ class Trial:
             target=best.target,
             shares=ready.layout.shares,
             stages=tuple(stages),
-            is_used=compared is not None and compared.is_faster,
+            is_used=is_asked or (compared is not None and compared.is_faster),
             reason=reason,
             predicted_per_s=best.metrics.throughput_per_s,
             predicted_latency_s=best.metrics.latency_s,

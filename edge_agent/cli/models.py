@@ -79,6 +79,15 @@ def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
         help="let units compute in float16 where the outputs stay within this share of their range "
         f"(default {HALF_BOUND:g})",
     )
+    where = load.add_mutually_exclusive_group()
+    where.add_argument(
+        "--over",
+        nargs="+",
+        metavar="PEER",
+        help="divide the model over this device and these peers, whether it pays or not (default: "
+        "over all peers, as it pays)",
+    )
+    where.add_argument("--alone", action="store_true", help="run the model on this device alone")
     load.add_argument("--wait", action="store_true", help="wait until the plan serves")
     load.set_defaults(run=run_load)
 
@@ -159,6 +168,7 @@ def run_load(options: argparse.Namespace) -> int:
             pins=parse_pins(options.pin),
             samples=options.samples,
             allow=options.allow,
+            over=() if options.alone else options.over,
         )
         return _tell(await_plan(client, state.name) if options.wait else state, options)
 

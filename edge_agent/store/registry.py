@@ -54,6 +54,9 @@ class LoadedModel:
     half_bound: float | None = None
     """How far outputs may be from those in float32, as a share of their range, where float16 makes
     a unit faster; None: float16 is not allowed."""
+    over: tuple[str, ...] | None = None
+    """Names of the devices over which the user wants it divided, whether it pays or not; (): this
+    one alone; None: as it pays."""
     quarantined: str | None = None
     """Why it is no longer run; None if it is."""
 

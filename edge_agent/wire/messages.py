@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from edge_agent.devices import Device, UnitId
 from edge_agent.errors import BadRequest, ProtocolError
+from edge_agent.peers import MAX_PEERS
 from edge_agent.plans import SERVED_TARGETS, DividedPlan, Epoch, ExecutionPlan, Target
 from edge_agent.profiles import SegmentTimes
 from edge_agent.stages import StageModel
@@ -102,6 +103,7 @@ class Load(Message, frozen=True, tag="load"):
     samples: Name | None = None
     """An absolute path of a folder with real inputs."""
     half_bound: HalfBound | None = None
+    over: Annotated[tuple[Name, ...], Meta(max_length=MAX_PEERS)] | None = None
     """As in `LoadedModel`."""
 
     def __post_init__(self) -> None:
