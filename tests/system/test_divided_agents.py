@@ -1,0 +1,109 @@
+"""A model divided over agents of several devices: real processes, real sockets, right answers."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+
+from edge_agent.client import Client
+from edge_agent.plans import DividedPlan
+from edge_agent.tensors import Arrays
+from edge_agent.wire.parts import ModelState
+from tests.system.conftest import _place
+from tests.system.made_models import convolving
+from tests.system.running import QUICK_PLANS, RunningAgent, wait_until
+
+LISTEN = ("--listen", "tcp://127.0.0.1:0")
+DIVIDED_S = 240.0
+
+
+def joined(stack: ExitStack, *names: str) -> list[RunningAgent]:
+    """Agents at places of their own, each joined to all before it."""
+    agents: list[RunningAgent] = []
+    for name in names:
+        place = _place(stack, None)
+        tokens = [a.command("invite", "--json").json["token"] for a in agents]
+        options = (*LISTEN, "--name", name)
+        options += ("--join", tokens[0]) if tokens else ()
+        agent = RunningAgent(place, options, QUICK_PLANS)
+        stack.callback(agent.end)
+        for token in tokens[1:]:
+            with agent.client() as client:
+                client.join(token)
+        agents.append(agent)
+    for agent in agents:
+        with agent.client() as client:
+            wait_until(lambda: _all_known(client, len(names) - 1), "all profiles", 120.0)
+    return agents
+
+
+def _all_known(client: Client, count: int) -> bool:
+    peers = client.peers().peers
+    return len(peers) == count and all(p.profile is not None and p.links is not None for p in peers)
+
+
+def divided(client: Client, path: Path, name: str, *over: str) -> DividedPlan:
+    """Load it over these devices; the plan that serves."""
+    state: ModelState = client.load(path, name, over=over, wait=True, timeout_s=DIVIDED_S)
+    assert (state.dividing, state.dividing_progress) == ("done", "done")
+    assert state.divided
+    plan = client.divided(name)
+    assert plan is not None
+    assert plan.is_used
+    return plan
+
+
+def test_a_divided_model_gives_what_the_whole_gives_also_when_a_device_is_killed(
+    tmp_path: Path,
+) -> None:
+    with ExitStack() as stack:
+        home, near = joined(stack, "home", "near")
+        path = convolving(tmp_path / "net.onnx")
+        with home.client() as client:
+            client.load(path, "whole", over=(), wait=True, timeout_s=DIVIDED_S)
+            plan = divided(client, path, "net", "near")
+            assert {stage.name for stage in plan.stages} == {"home", "near"}
+            feeds = inputs_of(client, "net") * 4
+            want = [client.infer("whole", given) for given in feeds]
+            check(ask(client, feeds), want)
+            with ThreadPoolExecutor(4) as pool:
+                asked = [pool.submit(client.infer, "net", given) for given in feeds]
+                os.kill(near.pid, signal.SIGKILL)
+                check([one.result() for one in asked], want)
+            wait_until(lambda: not client.model("net").divided, "home serves alone")
+            left = client.divided("net")
+            assert left is not None
+            assert not left.is_used
+            assert "near" in left.reason
+            check(ask(client, feeds), want)
+
+
+def ask(client: Client, feeds: Sequence[Arrays]) -> list[Arrays]:
+    with ThreadPoolExecutor(4) as pool:
+        return list(pool.map(lambda given: client.infer("net", given), feeds))
+
+
+def check(answers: Sequence[Arrays], wanted: Sequence[Arrays]) -> None:
+    for answer, want in zip(answers, wanted, strict=True):
+        assert answer.keys() == want.keys()
+        for name, array in want.items():
+            np.testing.assert_allclose(answer[name], array, rtol=1e-4, atol=1e-5)
+
+
+def inputs_of(client: Client, name: str) -> list[Arrays]:
+    state = client.model(name)
+    shapes = dict(state.shapes)
+    rng = np.random.default_rng(0)
+    return [
+        {
+            spec.name: rng.standard_normal(shapes[spec.name]).astype(np.float32)
+            for spec in state.inputs
+        }
+        for _ in range(32)
+    ]
