@@ -26,6 +26,7 @@ from edge_agent.config import Settings
 from edge_agent.devices import Device
 from edge_agent.errors import BadRequest, EdgeAgentError, StorageError, UnknownModel
 from edge_agent.plans import Target
+from edge_agent.problems import Surroundings
 from edge_agent.store.registry import LoadedModel
 from edge_agent.subgraphs import ModelId
 from edge_agent.wire.messages import (
@@ -42,6 +43,7 @@ from edge_agent.wire.planning import PlanLoaded
 from tests.agent.made_lanes import epoch, lane
 from tests.made_plans import PLAN
 from tests.planner.made_problems import profiled
+from tests.planner.made_surroundings import PI, around, peer
 
 LOST = BadRequest("nothing is kept of what was measured of it")
 ASK = AskDistributions(model="m")
@@ -151,6 +153,27 @@ def test_an_answer_of_a_model_that_stays_is_passed_on(answer_of: Answer) -> None
     agent = Agent(lambda _: told("of the first"))
     assert answer_of(agent) == told("of the first")
     assert [message.model for message in agent.asked] == ["first"]
+
+
+def test_the_planner_is_told_what_is_around(executor: ThreadPoolExecutor, tmp_path: Path) -> None:
+    agent = Agent(lambda _: told("over peers"))
+    found = around(peer(PI, "pi", None))
+    asked: list[Loaded] = []
+
+    def surroundings(model: Loaded) -> Surroundings:
+        asked.append(model)
+        return found
+
+    settings = Settings(socket=tmp_path / "s", state=tmp_path, cache=tmp_path)
+    peers = PeerAnswers(Peering(settings, executor))
+    answers = Answers(settings, 1, _device, executor, cast(Planners, agent), peers, surroundings)
+    answers.connect(cast(Controller, agent), cast(DataPath, agent))
+    replies: queue.Queue[Message] = queue.Queue()
+    answers.handle(ASK, Reply(replies.put))
+    assert isinstance(replies.get(timeout=10.0), Progress)
+    assert replies.get(timeout=10.0) == told("over peers")
+    assert [message.around for message in agent.asked] == [found]
+    assert asked == [agent.models["m"]]
 
 
 @pytest.mark.parametrize("error", [LOST, StorageError("damaged")])
