@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from edge_agent.devices import DeviceId
+from edge_agent.devices import THIS_DEVICE, DeviceId
 from edge_agent.hardware import DeviceProfile
-from edge_agent.problems import THIS_DEVICE, Link, PlanningPeer, Surroundings
+from edge_agent.problems import Link, PlanningPeer, Surroundings
 from edge_agent.profiles import SegmentTimes, StageTimes
 from edge_agent.store.profiled import ProfiledModel
 from edge_agent.subgraphs import SegmentRange

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edge_agent.devices import THIS_DEVICE
 from edge_agent.distributions import Distribution, Infeasible, PlacedSubgraph, Route
 from edge_agent.errors import BadRequest
 from edge_agent.planner.answering import answer
@@ -19,7 +20,7 @@ from edge_agent.planning.alternatives import devices_of
 from edge_agent.planning.legality import objections
 from edge_agent.planning.metrics import evaluate, memory_bytes
 from edge_agent.plans import Bound, Target
-from edge_agent.problems import THIS_DEVICE, Problem, SegmentPin
+from edge_agent.problems import Problem, SegmentPin
 from edge_agent.subgraphs import SegmentRange
 from tests.planner.made_problems import profiled
 from tests.planner.made_surroundings import (

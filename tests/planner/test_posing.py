@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from edge_agent.devices import DeviceId, UnitId
+from edge_agent.devices import THIS_DEVICE, DeviceId, UnitId
 from edge_agent.distributions import LeftOut
 from edge_agent.errors import BadRequest
 from edge_agent.hardware import NetworkProfile
 from edge_agent.planner.posing import Posed, pose, whole_bytes
 from edge_agent.planning.estimate import planned_device
 from edge_agent.problems import (
-    THIS_DEVICE,
     DeviceStatistics,
     PlannedDevice,
     PlanningPeer,
