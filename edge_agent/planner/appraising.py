@@ -104,34 +104,38 @@ def _called(posed: Posed, text: str) -> str:
 def _appraised(posed: Posed, found: Answer, wanted: Wanted) -> tuple[Answer, Appraisal]:
     problem, target = posed.problem, found.target
     effort = EFFORT if wanted.effort is None else wanted.effort
-    if len(problem.devices) > 1:
-        singles = list(each_alone(problem, target, effort))
-    else:
-        singles = [found] if isinstance(found, Distribution) else []
-    whole = None
+    singles = _singles(posed, found, effort)
+    within = problem
     if posed.whole is not None:
-        whole = attempt(posed.whole, target, effort)
-        singles = [one for one in singles if problem.owner not in devices_of(one)]
-        if whole is not None:
-            singles = sorted((whole, *singles), key=lambda one: one.metrics.cost(target))
-            found = _better(found, whole)
-    is_whole = whole is not None and isinstance(found, Distribution) and _is_same(found, whole)
-    if wanted.is_divided and isinstance(found, Distribution):
-        several = over_several(problem, found, effort)
-        is_whole = is_whole and several is found
-        found = several or Infeasible(
+        whole = next((one for one in singles if problem.owner in devices_of(one)), None)
+        found = found if whole is None else _better(found, whole)
+        if isinstance(found, Distribution) and devices_of(found) == {problem.owner}:
+            within = posed.whole
+    if wanted.is_divided and isinstance(found, Distribution) and len(devices_of(found)) < 2:
+        within = problem
+        found = over_several(problem, found, effort) or Infeasible(
             target=target,
             reason="nothing was found in which two devices compute",
-            is_certain=not problem.devices[1:],
+            is_certain=len(problem.devices) == 1,
         )
     if isinstance(found, Infeasible):
         found = replace(found, reason=_called(posed, found.reason))
-    within = posed.whole if is_whole and posed.whole is not None else problem
     return found, _appraisal(posed, within, found, singles, wanted)
 
 
-def _is_same(found: Distribution, other: Distribution) -> bool:
-    return found.routes == other.routes
+def _singles(posed: Posed, found: Answer, effort: float) -> Sequence[Distribution]:
+    """The best that each device can do without the others, the best of them first; the owner with
+    all of its memory."""
+    problem, target = posed.problem, found.target
+    if len(problem.devices) == 1:
+        return [found] if isinstance(found, Distribution) else []
+    singles = each_alone(problem, target, effort)
+    if posed.whole is None:
+        return singles
+    whole = attempt(posed.whole, target, effort)
+    made = [one for one in singles if problem.owner not in devices_of(one)]
+    made += [] if whole is None else [whole]
+    return sorted(made, key=lambda one: one.metrics.cost(target))
 
 
 def _better(found: Answer, whole: Distribution) -> Distribution:

@@ -2,15 +2,16 @@
 
 An estimate is off mostly by what it gets wrong of the model: which kernels there are, what is
 fused, what stays in a cache. On units that compute with the same provider that is the same, so that
-of two estimates mostly their ratio is right (`estimate.ERROR_FRACTION` tells how far off each is).
-So what was measured here is multiplied by it:
+of two estimates the ratio should be nearer to the truth than each of them is. So what was measured
+here is multiplied by it:
 
     time there = measured here * estimated there / estimated here
 
 for each segment, and so for the overhead and for borders. A device that is like this one is
 predicted to be exactly as fast, one with half its rates to take twice as long. A ratio is kept
 within `MOST_APART` of that of the whole model, which also stands for it where nothing was estimated
-here. Fitted times of 0 stay 0, for they are right in sum (profiling/fit.py).
+here. Fitted times of 0 stay 0, for they are right in sum (profiling/fit.py). How far off this is
+between different processors was not measured yet, so that it is said to be as far off as estimates.
 
 **What is comparable** is a configuration of a unit of the same kind, in the same layout and
 precision: other layouts run other kernels. Of several, that with the nearest count of threads and

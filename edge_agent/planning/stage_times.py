@@ -2,7 +2,9 @@
 
 A device that hosted a run of segments has measured it as a model of its own, in the configurations
 that it tried. These times are used as they are; of several that hold a segment the newest counts,
-and of the overheads and borders the largest.
+and of the overheads and borders the largest. Where a stage begins and ends inside the model, its
+own times hold what is a border of the model: that is taken out of its first and last segment, so
+that the stage as it was measured is predicted to take what it took.
 
 What was not measured there is expected to be off as what was: the other segments of a configuration
 by the median of measured over expected, each weighted by its expected time (which no single segment
@@ -19,10 +21,12 @@ from dataclasses import dataclass, replace
 
 from edge_agent.hardware import DeviceProfile, UnitProfile
 from edge_agent.planning.calibrate import bounded, calibrated, comparable
+from edge_agent.planning.cost import border_bytes
 from edge_agent.planning.estimate import estimated_times
 from edge_agent.planning.fitting import measured_units
 from edge_agent.problems import PlannedDevice
 from edge_agent.profiles import Configuration, SegmentTimes, StageTimes
+from edge_agent.subgraphs import SegmentRange
 from edge_agent.summaries import ModelSummary, Segment
 
 MeasuredSegments = Mapping[Configuration, frozenset[int]]
@@ -52,7 +56,7 @@ def with_stages(
     measured = {t.configuration: every for t in device.times if t.configuration.unit in known}
     expected = {times.configuration: times for times in device.times}
     merged: dict[Configuration, _Stages] = {}
-    for stage in _by_configuration(stages, count):
+    for stage in _by_configuration(stages, summary):
         which = stage.configuration
         if which.unit in units and which.cores <= device.cores:
             merged[which] = stage
@@ -98,20 +102,22 @@ class _Stages:
         return frozenset(self.segment_s) | self.refused
 
 
-def _by_configuration(stages: Sequence[StageTimes], count: int) -> Iterator[_Stages]:
-    found: dict[Configuration, list[tuple[int, SegmentTimes]]] = {}
+def _by_configuration(stages: Sequence[StageTimes], summary: ModelSummary) -> Iterator[_Stages]:
+    count = len(summary.segments)
+    found: dict[Configuration, list[tuple[SegmentRange, SegmentTimes]]] = {}
     for stage in stages:
         if stage.segments.stop > count:
             continue
         for times in stage.times:
             if len(stage.segments) == count or not times.configuration.falls_back:
-                found.setdefault(times.configuration, []).append((stage.segments.start, times))
+                found.setdefault(times.configuration, []).append((stage.segments, times))
     for which, parts in found.items():
-        newest: dict[int, float | None] = {}
-        for start, times in parts:
-            for at, took_s in enumerate(times.segment_s):
-                newest[start + at] = None if at in times.refused else took_s
         border = max((times for _, times in parts), key=lambda times: times.border_s_per_byte)
+        newest: dict[int, float | None] = {}
+        for segments, times in parts:
+            inner = _without_ends(summary, segments, times.segment_s, border.border_s_per_byte)
+            for at, took_s in enumerate(inner):
+                newest[segments.start + at] = None if at in times.refused else took_s
         yield _Stages(
             configuration=which,
             segment_s={at: took_s for at, took_s in newest.items() if took_s is not None},
@@ -121,6 +127,20 @@ def _by_configuration(stages: Sequence[StageTimes], count: int) -> Iterator[_Sta
             turn_s_per_byte=border.turn_s_per_byte,
             error_fraction=max(times.error_fraction for _, times in parts),
         )
+
+
+def _without_ends(
+    summary: ModelSummary,
+    segments: SegmentRange,
+    segment_s: Sequence[float],
+    border_s_per_byte: float,
+) -> Sequence[float]:
+    """Times of the segments of a stage without what its ends cost, as far as there is so much."""
+    inner = list(segment_s)
+    for at, boundary in ((0, segments.start), (-1, segments.stop)):
+        crossing = border_bytes(summary, boundary) or 0
+        inner[at] = max(inner[at] - border_s_per_byte * crossing, 0.0)
+    return inner
 
 
 def _like(

@@ -16,6 +16,7 @@ import pytest
 from edge_agent.agent.answers import Answers
 from edge_agent.agent.controller import Controller
 from edge_agent.agent.datapath import DataPath
+from edge_agent.agent.deploying import Deployer
 from edge_agent.agent.loaded import Loaded, Planning
 from edge_agent.agent.peer_answers import PeerAnswers
 from edge_agent.agent.peering import Peering
@@ -26,6 +27,7 @@ from edge_agent.config import Settings
 from edge_agent.devices import Device
 from edge_agent.errors import BadRequest, EdgeAgentError, StorageError, UnknownModel
 from edge_agent.plans import Target
+from edge_agent.problems import NOTHING_AROUND, Surroundings
 from edge_agent.store.registry import LoadedModel
 from edge_agent.subgraphs import ModelId
 from edge_agent.wire.messages import (
@@ -42,6 +44,7 @@ from edge_agent.wire.planning import PlanLoaded
 from tests.agent.made_lanes import epoch, lane
 from tests.made_plans import PLAN
 from tests.planner.made_problems import profiled
+from tests.planner.made_surroundings import PI, around, peer
 
 LOST = BadRequest("nothing is kept of what was measured of it")
 ASK = AskDistributions(model="m")
@@ -75,6 +78,7 @@ class Agent:
     def __init__(self, *steps: Callable[[PlanLoaded], Distributions]) -> None:
         self.models: dict[str, Loaded] = {"m": loaded()}
         self.asked: list[PlanLoaded] = []
+        self.around = NOTHING_AROUND
         self.replies: list[Reply] = []
         """Where what was asked is answered."""
         self.is_unwanted: Callable[[], bool]
@@ -86,6 +90,9 @@ class Agent:
         if name not in self.models:
             raise UnknownModel(f'model "{name}" is not loaded; loaded: none')
         return self.models[name]
+
+    def surroundings(self, _loaded: Loaded) -> Surroundings:
+        return self.around
 
     def unload(self, name: str) -> None:
         self.models.pop(name).is_gone.set()
@@ -122,7 +129,7 @@ def answers_of(executor: ThreadPoolExecutor, tmp_path: Path) -> Callable[[Agent]
             cast(Planners, agent),
             PeerAnswers(Peering(settings, executor)),
         )
-        answers.connect(cast(Controller, agent), cast(DataPath, agent))
+        answers.connect(cast(Controller, agent), cast(DataPath, agent), cast(Deployer, agent))
         return answers
 
     return of
@@ -151,6 +158,13 @@ def test_an_answer_of_a_model_that_stays_is_passed_on(answer_of: Answer) -> None
     agent = Agent(lambda _: told("of the first"))
     assert answer_of(agent) == told("of the first")
     assert [message.model for message in agent.asked] == ["first"]
+
+
+def test_the_planner_is_told_what_is_around(answer_of: Answer) -> None:
+    agent = Agent(lambda _: told("over peers"))
+    agent.around = around(peer(PI, "pi", None))
+    assert answer_of(agent) == told("over peers")
+    assert [message.around for message in agent.asked] == [agent.around]
 
 
 @pytest.mark.parametrize("error", [LOST, StorageError("damaged")])

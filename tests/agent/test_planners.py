@@ -24,6 +24,7 @@ from edge_agent.agent.processes import LEAST_NICENESS, NICENESS, Child
 from edge_agent.agent.slices import LONGEST_S, slice_s
 from edge_agent.config import Settings
 from edge_agent.devices import THIS_DEVICE
+from edge_agent.distributions import Distribution
 from edge_agent.errors import (
     AgentUnavailable,
     BadRequest,
@@ -36,13 +37,17 @@ from edge_agent.planner.answering import answer
 from edge_agent.planner.appraising import Wanted, answer_loaded
 from edge_agent.planner.posing import pose
 from edge_agent.plans import Target
+from edge_agent.store.peer_times import PeerTimesStore
 from edge_agent.store.profiled import ProfiledStore
 from edge_agent.subgraphs import ModelId
 from edge_agent.transport import local
 from edge_agent.wire.messages import Codec, Distributions, Failure, Progress, decode
 from edge_agent.wire.planning import FROM_PLANNER, PlanLoaded, PlanProblem
 from edge_agent.wire.routes import unpack
+from tests.planner import made_surroundings
 from tests.planner.made_problems import SUMMARY, problem, profiled
+from tests.planning.made_models import configuration, times
+from tests.planning.made_profiles import board, processor
 from tests.planning.oracle.problems_made import crowded_problem
 from tests.system.running import KNOWS_SLICES, has_ended, stopped, wait_until
 
@@ -324,6 +329,30 @@ def test_a_loaded_model_is_read_by_the_planner(planners: Planners, tmp_path: Pat
     assert [one.device for one in appraisal.alone] == [THIS_DEVICE]
     with pytest.raises(BadRequest, match="of another model"):
         planners.ask(PlanLoaded(name="m", model=ModelId("x"), targets=LATENCY))
+
+
+def test_what_peers_measured_is_read_by_the_planner(planners: Planners, tmp_path: Path) -> None:
+    model = made_surroundings.loaded()
+    name, model_id = "m", model.summary.model
+    ProfiledStore(tmp_path / "state").save(name, model)
+    peers = [
+        made_surroundings.peer(made_surroundings.PI, "pi", board()),
+        made_surroundings.peer(made_surroundings.BOX, "box", board(processor(2.0))),
+    ]
+    around = made_surroundings.around(*peers)
+    ask = PlanLoaded(
+        name=name, model=model_id, around=around, targets=(Target.THROUGHPUT, Target.LATENCY)
+    )
+    wanted = Wanted(targets=ask.targets)
+    assert unpack(planners.ask(ask).planned) == answer_loaded(pose(model, around), wanted)
+    measured = made_surroundings.stage(0, times(configuration(threads=4), (1e-6,) * 4))
+    PeerTimesStore(tmp_path / "state").add(name, model_id, made_surroundings.PI, measured)
+    got = unpack(planners.ask(ask).planned)
+    assert got == answer_loaded(pose(model, around, {made_surroundings.PI: [measured]}), wanted)
+    _, quickest = got.best
+    assert isinstance(quickest, Distribution)
+    assert {part.device for part in quickest.routes[0].parts()} >= {made_surroundings.PI}
+    assert got.names == ((made_surroundings.PI, "pi"), (made_surroundings.BOX, "box"))
 
 
 def test_only_so_many_requests_wait(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from edge_agent.devices import Device, UnitId
 from edge_agent.errors import ModelRefused
 from edge_agent.plans import Pin, Target
 from edge_agent.profiles import HOST_UNIT
+from edge_agent.store.profiled import ProfiledModel, ProfiledStore
 from edge_agent.subgraphs import ModelId
 from edge_agent.wire.messages import Build, Built
 from edge_agent.wire.parts import Banned
@@ -50,6 +52,7 @@ class Stores:
         is_fresh: bool = False,
         on: Device | None = None,
         subgraphs: int | None = None,
+        name: str | None = None,
     ) -> Built:
         def grant() -> None:
             self.grants += 1
@@ -66,8 +69,13 @@ class Stores:
             banned=banned,
             device=on or device(OTHER),
             subgraphs=subgraphs,
+            name=name,
         )
         return Building(message, self._settings, slices).build()
+
+    def kept(self, name: str) -> ProfiledModel:
+        """What was kept of the model that was built under that name."""
+        return ProfiledStore(self._settings.state).load(name, self.model)
 
     def _tell(self, units: tuple[UnitId, ...], is_keeping: bool) -> None:
         self.tried.append((units, is_keeping))
@@ -92,6 +100,19 @@ def test_a_plan_on_a_unit_that_was_measured_before_is_made_again_without_measuri
     assert again.subgraphs == first.subgraphs
     assert str(again.plan) == str(first.plan)
     assert stores.grants == grants
+
+
+def test_what_a_build_finds_out_is_kept_for_planning_over_devices(stores: Stores) -> None:
+    stores.build(ALL, name="pinned")
+    stores.build(name="free")
+    pinned, free = stores.kept("pinned"), stores.kept("free")
+    assert set(pinned.pinned) == {GPU}
+    assert set(free.pinned) == {None}
+    (spec,) = pinned.summary.inputs
+    size = 4 * math.prod(dim for dim in spec.dims or () if isinstance(dim, int))
+    assert pinned.input_bytes == free.input_bytes == size
+    assert pinned.output_bytes is not None
+    assert pinned.output_bytes > 0
 
 
 def test_a_plan_whose_pins_name_a_unit_that_is_banned_is_refused_with_the_reason(

@@ -13,6 +13,8 @@ from edge_agent import clock
 from edge_agent.cli.main import main
 from edge_agent.errors import BadRequest, EdgeAgentError
 from edge_agent.planner.answering import answer
+from edge_agent.planner.appraising import Wanted, answer_loaded
+from edge_agent.planner.posing import pose
 from edge_agent.plans import Target
 from edge_agent.wire.messages import (
     AskDistributions,
@@ -29,6 +31,8 @@ from edge_agent.wire.routes import pack
 from tests.fake_agent import Asked, FakeAgent, state
 from tests.made_plans import PLAN
 from tests.planner.made_problems import problem
+from tests.planner.made_surroundings import BOX, PI, around, loaded, peer
+from tests.planning.made_profiles import board, processor
 
 FORMS = (
     (),
@@ -92,6 +96,37 @@ def test_a_plan_is_waited_for_with_its_progress(
     assert err == "  0% waiting for its turn\n  0% starting\n 50% measuring\n"
     assert out.startswith("best for" if form else 'model "m": plain ONNX Runtime\n')
     assert len(says.distributions) == (1 if form else 0)
+
+
+def test_devices_are_called_as_people_call_them(capsys: pytest.CaptureFixture[str]) -> None:
+    fast = peer(BOX, "fast-box", board(processor(8.0)))
+    none = peer(PI, "pi", None)
+    found = answer_loaded(pose(loaded(), around(fast, none)), Wanted(targets=(Target.LATENCY,)))
+
+    def says(asked: Asked) -> None:
+        match asked.message:
+            case AskModels():
+                asked.answer(Models((state(),)))
+            case AskPlan():
+                asked.answer(Plan(PLAN))
+            case _:
+                asked.answer(Distributions(pack(found)))
+
+    with FakeAgent(says) as agent:
+        assert plan(agent, ("--target", "latency")) == 0
+        out = capsys.readouterr().out
+        assert "fast-box/cpu/NCHW/4t" in out
+        assert BOX not in out
+        assert "nobody measured what all of these devices draw" in out
+        assert "pi is left out: it has not told yet what it can do.\n" in out
+        assert plan(agent, ("--target", "latency", "--json")) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["names"] == [[BOX, "fast-box"], [PI, "pi"]]
+    (best,) = told["best"]
+    assert BOX in {step["device"] for route in best["routes"] for step in route["steps"]}
+    (appraisal,) = told["appraisals"]
+    assert {one["device"] for one in appraisal["alone"]} == {BOX, "local"}
+    assert appraisal["estimated"] == [BOX]
 
 
 def test_energies_of_a_loaded_model_are_called_modelled(capsys: pytest.CaptureFixture[str]) -> None:

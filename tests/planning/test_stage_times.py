@@ -9,13 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_agent.hardware import MeasuredTimes
+from edge_agent.planning.cost import subgraph_s
 from edge_agent.planning.estimate import ERROR_FRACTION, planned_device
 from edge_agent.planning.stage_times import MeasuredSegments, with_stages
 from edge_agent.problems import PlannedDevice
 from edge_agent.profiles import Configuration, SegmentTimes, StageTimes
 from edge_agent.subgraphs import SegmentRange
 from tests.planning.made_models import accelerator, configuration, times
-from tests.planning.made_profiles import accelerator_profile, board, processor, worked
+from tests.planning.made_profiles import HERE, accelerator_profile, board, processor, worked
 
 ONE, FOUR, TWO = (configuration(threads=n) for n in (1, 4, 2))
 MODEL = worked((10_000_000, 20_000_000, 40_000_000, 10_000_000))
@@ -56,17 +58,49 @@ def test_without_stages_nothing_changes() -> None:
 
 def test_measured_segments_are_used_and_the_others_are_off_as_they() -> None:
     # 6 of 4 and 12 of 8 ms: one and a half times what was expected.
-    measured = times(ONE, (6e-3, 12e-3), overhead_s=70e-6, border_s_per_byte=1e-9)
+    measured = times(ONE, (6e-3, 12e-3), overhead_s=70e-6)
     device, seen = merged(stage(1, measured))
     found = of(device, ONE)
     assert found.segment_s == pytest.approx((3e-3, 6e-3, 12e-3, 3e-3))
-    assert (found.overhead_s, found.border_s_per_byte) == (70e-6, 1e-9)
+    assert found.overhead_s == 70e-6
     assert found.error_fraction == ERROR_FRACTION
     assert seen == {ONE: {1, 2}}
     assert (device.is_estimated, device.estimated_because) == (
         True,
         "of its 4 segments 2 were measured there",
     )
+
+
+def test_a_stage_as_it_was_measured_is_predicted_to_take_what_it_took() -> None:
+    # 1000 bytes cross at each of its ends, which cost 1 ms each.
+    measured = times(ONE, (6e-3, 12e-3), overhead_s=70e-6, border_s_per_byte=1e-6)
+    found = of(merged(stage(1, measured))[0], ONE)
+    assert found.segment_s[1:3] == pytest.approx((5e-3, 11e-3))
+    middle = SegmentRange(start=1, stop=3)
+    assert subgraph_s(MODEL, found, middle) == pytest.approx(18.07e-3)
+    # The ends of the model are no borders, and a time is never less than nothing.
+    ends = times(ONE, (6e-3, 12e-3, 0.5e-3), border_s_per_byte=1e-6)
+    found = of(merged(stage(0, ends))[0], ONE)
+    assert found.segment_s[:3] == pytest.approx((6e-3, 12e-3, 0.0))
+    assert of(merged(stage(1, ends))[0], ONE).segment_s[3] == 0.5e-3
+
+
+def test_measured_times_of_the_profile_are_used_where_no_stage_was() -> None:
+    known = MeasuredTimes(
+        model=MODEL.model,
+        starts=tuple(s.start for s in MODEL.segments),
+        shapes=MODEL.shapes,
+        times=times(ONE, (1e-3, 2e-3, 3e-3, 4e-3)),
+        source=HERE,
+    )
+    profile = replace(board(), latency=(known,))
+    device = planned_device(profile, MODEL)
+    assert with_stages(device, profile, MODEL, ()) == (device, {ONE: EVERY})
+    measured = stage(1, times(ONE, (4e-3, 6e-3)))
+    found, seen = with_stages(device, profile, MODEL, (measured,))
+    # Twice as long as it once was.
+    assert of(found, ONE).segment_s == pytest.approx((2e-3, 4e-3, 6e-3, 8e-3))
+    assert (seen, found.is_estimated) == ({ONE: EVERY}, False)
 
 
 def test_other_configurations_of_the_unit_are_off_as_much_and_those_of_others_are_not() -> None:
@@ -88,14 +122,14 @@ def test_no_configuration_is_expected_to_be_quicker_than_what_was_measured() -> 
 
 
 def test_of_several_stages_the_newest_counts_and_the_largest_overhead() -> None:
-    old = stage(0, times(ONE, (2e-3, 4e-3, 8e-3), overhead_s=90e-6, border_s_per_byte=1e-9))
-    new = stage(2, times(ONE, (16e-3, 4e-3), overhead_s=10e-6, border_s_per_byte=2e-9))
+    old = stage(0, times(ONE, (2e-3, 4e-3, 8e-3), overhead_s=90e-6, border_s_per_byte=1e-12))
+    new = stage(2, times(ONE, (16e-3, 4e-3), overhead_s=10e-6, border_s_per_byte=2e-12))
     device, seen = merged(old, new)
     found = of(device, ONE)
-    assert found.segment_s == (2e-3, 4e-3, 16e-3, 4e-3)
-    assert (found.overhead_s, found.border_s_per_byte) == (90e-6, 2e-9)
+    assert found.segment_s == pytest.approx((2e-3, 4e-3, 16e-3, 4e-3))
+    assert (found.overhead_s, found.border_s_per_byte) == (90e-6, 2e-12)
     assert seen == {ONE: EVERY}
-    assert segments_s(ONE, new, old)[2] == 8e-3
+    assert segments_s(ONE, new, old)[2] == pytest.approx(8e-3)
 
 
 def test_what_was_measured_of_all_segments_is_no_estimate() -> None:

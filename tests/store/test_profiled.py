@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from edge_agent.devices import UnitId
 from edge_agent.errors import BadRequest, StorageError, UsageError
 from edge_agent.store.profiled import ProfiledStore
 from edge_agent.store.sealed import read_sealed, write_sealed
@@ -58,6 +60,21 @@ def test_what_another_version_wrote_is_told(
     write_sealed(file_of(tmp_path), msgspec.json.encode(stored | {key: value}))
     with pytest.raises(StorageError, match=f"{told}.*edge-agent replan m"):
         store.load("m", MODEL)
+
+
+def test_what_was_kept_before_sizes_were_has_none(tmp_path: Path) -> None:
+    store = ProfiledStore(tmp_path)
+    store.save("m", replace(profiled(), input_bytes=5, output_bytes=6, pinned=(UnitId("cpu"),) * 4))
+    stored = msgspec.json.decode(read_sealed(file_of(tmp_path)) or b"")
+    for key in ("input_bytes", "output_bytes", "pinned"):
+        del stored["model"][key]
+    write_sealed(file_of(tmp_path), msgspec.json.encode(stored))
+    assert store.load("m", MODEL) == profiled()
+
+
+def test_pins_of_other_segments_are_damage() -> None:
+    with pytest.raises(ValueError, match="pinned: got 3 segments, want 4"):
+        replace(profiled(), pinned=(None,) * 3)
 
 
 def test_times_of_other_segments_are_damage(tmp_path: Path) -> None:

@@ -65,6 +65,8 @@ def test_each_target_has_a_distribution_and_the_command_shows_it(
         plain_s = client.plan("net").plain_s
         planned = client.distributions("net", TARGETS, is_pareto=True)
     assert not planned.knows_energy
+    assert [[one.device for one in told.alone] for told in planned.appraisals] == [["local"]] * 4
+    assert (planned.notes, planned.names) == ((), ())
     found = [one for one in planned.best if isinstance(one, Distribution)]
     assert [one.target for one in found] == list(TARGETS)
     for one in found:

@@ -22,6 +22,7 @@ from edge_agent.devices import (
 )
 from edge_agent.errors import BadRequest, ProtocolError, RunFailed
 from edge_agent.plans import Bound, Epoch, ExecutionPlan, Pin, Target
+from edge_agent.problems import SegmentPin
 from edge_agent.profiles import Placement, RefusedNode
 from edge_agent.subgraphs import ModelId
 from edge_agent.tensors import ElementType, TensorName, TensorSpec
@@ -60,6 +61,8 @@ from edge_agent.wire.parts import (
 )
 from edge_agent.wire.planning import FROM_PLANNER, TO_PLANNER, PlanLoaded, PlanProblem
 from tests.planner.made_problems import problem
+from tests.planner.made_surroundings import PI, around, peer
+from tests.planning.made_profiles import board
 
 EPOCH = Epoch(owner="local", incarnation=1, model=ModelId("m"), number=2)
 HEAD = TensorHead("x", ElementType.FLOAT32, (1, 3))
@@ -232,6 +235,18 @@ EXAMPLES: list[tuple[str, Message]] = [
             bounds=BOUNDS,
             is_pareto=True,
             effort=1e6,
+        ),
+    ),
+    (
+        "to_planner",
+        PlanLoaded(
+            name="m",
+            model=ModelId("m"),
+            around=around(peer(PI, "pi", board())),
+            pins=(SegmentPin(segment=0, device=PI),),
+            most_routes=1,
+            is_divided=True,
+            is_compared=True,
         ),
     ),
     ("to_planner", PlanProblem(problem(), (Target.LATENCY,), is_pareto=True)),

@@ -12,8 +12,12 @@ from hypothesis import strategies as st
 
 from edge_agent.devices import DeviceId
 from edge_agent.distributions import (
+    Alone,
+    Appraisal,
     Distribution,
     Infeasible,
+    LeftOut,
+    MemoryUse,
     Metrics,
     PlacedArm,
     PlacedFork,
@@ -70,12 +74,29 @@ infeasible = st.builds(
     reason=st.text(max_size=20),
     is_certain=st.booleans(),
 )
+devices = st.sampled_from([A, B])
+appraisals = st.builds(
+    Appraisal,
+    memory=st.lists(
+        st.builds(MemoryUse, name=devices, used_bytes=numbers, budget_bytes=st.integers(0, 2**40)),
+        max_size=2,
+    ).map(tuple),
+    estimated=st.lists(devices, max_size=2).map(tuple),
+    alone=st.lists(st.builds(Alone, device=devices, metrics=metrics), max_size=2).map(tuple),
+    left_out=st.lists(
+        st.builds(LeftOut, device=devices, reason=st.text(max_size=20)), max_size=2
+    ).map(tuple),
+)
 answers = st.builds(
     Planned,
     best=st.lists(distributions | infeasible, max_size=5).map(tuple),
     front=st.lists(distributions, max_size=3).map(tuple),
     knows_energy=st.booleans(),
     disturbed_fraction=st.floats(0, 1),
+    appraisals=st.lists(appraisals, max_size=5).map(tuple),
+    notes=st.lists(st.text(max_size=20), max_size=3).map(tuple),
+    names=st.lists(st.tuples(devices, st.text(max_size=9)), max_size=2).map(tuple),
+    division=st.text(max_size=9),
 )
 EXAMPLE = Planned(
     best=(
