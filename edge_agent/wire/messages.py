@@ -530,7 +530,8 @@ class Built(Message, frozen=True, tag="built", kw_only=True):
     is_large: bool = False
     """Whether the model was served without packed weights until now, to save memory."""
     times: tuple[SegmentTimes, ...] = ()
-    """Of a stage: what its segments take here, in each configuration that was measured."""
+    """Of a stage: what its segments take here, in each configuration that was measured; there may
+    be none, and then it runs as plain ONNX Runtime does."""
     device_key: str = ""
     """As of `LatencyProfile`."""
 
