@@ -76,6 +76,17 @@ def test_a_stage_is_moved_into_the_pool_exactly_as_it_was(
         assert entry.graph == ours[stage.graph.sha256]
 
 
+def test_a_sample_of_many_megabytes_is_read_as_it_came(
+    owner: Here, host: Here, tmp_path: Path
+) -> None:
+    model = owner.load(write_wide(tmp_path / "m.onnx", 2, batch="n"))
+    shapes = ((TensorName("v0"), (1200, 16, 8, 8)),)
+    (stage,) = owner.cut(model, [(1, 2)], (0, 2), shapes)
+    assert stage.samples[0].size_bytes > 4 << 20
+    host.receive(stage, owner)
+    assert host.admit(stage).is_new
+
+
 def test_a_stage_that_is_here_is_not_taken_again(
     owner: Here, host: Here, stages: tuple[StageModel, ...]
 ) -> None:
