@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from edge_agent.builder.given import GivenSample, encode_sample
-from edge_agent.builder.tolerance import disagreement
 from edge_agent.engine.session import OptimisationLevel, Session
 from edge_agent.errors import ModelRefused
 from edge_agent.profiles import HOST_UNIT
+from edge_agent.profiling.tolerance import disagreement
 from edge_agent.stages import StageModel
 from edge_agent.store.pool import entry_of
 from edge_agent.store.samples import SampleStore
