@@ -46,6 +46,7 @@ from edge_agent.wire.hosting import (
     Unlinked,
 )
 from edge_agent.wire.lending import GiveBack, Lend, Recall, Tally
+from edge_agent.wire.opening import OpenAhead, OpenedAhead, Staged
 from edge_agent.wire.parts import MAX_DEADLINE_S as MAX_DEADLINE_S
 from edge_agent.wire.parts import (
     Banned,
@@ -427,23 +428,6 @@ class Admit(Message, frozen=True, tag="admit"):
     """Whose patterns must match something."""
     samples: Name | None = None
     """As in `Load`."""
-
-
-class Staged(Message, frozen=True, tag="staged"):
-    """The copy at this path is whole and names no other file: it may be opened while the builder
-    checks it. It stays there until the builder, which asks before, is granted to move it."""
-
-    path: str
-
-
-class OpenAhead(Message, frozen=True, tag="open-ahead"):
-    """To a worker: open a staged file, which the deployment that follows will name differently."""
-
-    file: SubgraphFile
-
-
-class OpenedAhead(Message, frozen=True, tag="opened-ahead"):
-    """The worker uses the path of the staged file no more, whether it could be opened or not."""
 
 
 WorkerStart = OpenAhead | Deployment | HostStages
