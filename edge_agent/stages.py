@@ -114,7 +114,7 @@ class StageModel:
     """All that the graph refers to, each once."""
     samples: tuple[Blob, ...]
     """Values that come into the stage, for its builder to measure and compare with; each packs a
-    value for every input."""
+    value for every input that must be given."""
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     shapes: tuple[tuple[TensorName, Shape], ...]

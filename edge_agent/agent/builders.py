@@ -36,10 +36,10 @@ from edge_agent.wire.messages import (
     Grant,
     Probed,
     Progress,
-    Staged,
     Trying,
     decode,
 )
+from edge_agent.wire.opening import Staged
 from edge_agent.wire.parts import (
     Banned,
     Pins,

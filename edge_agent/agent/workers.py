@@ -22,10 +22,10 @@ from edge_agent.wire.hosting import DividedPart
 from edge_agent.wire.messages import (
     Codec,
     Deployment,
-    OpenAhead,
     Ready,
     decode,
 )
+from edge_agent.wire.opening import OpenAhead
 from edge_agent.wire.parts import (
     ShapeCounts,
     Shapes,

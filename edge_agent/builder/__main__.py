@@ -33,11 +33,11 @@ from edge_agent.wire.messages import (
     Message,
     Probed,
     Progress,
-    Staged,
     Trying,
     decode,
     error_text,
 )
+from edge_agent.wire.opening import Staged
 
 log = logging.getLogger(__name__)
 

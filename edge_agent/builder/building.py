@@ -115,6 +115,7 @@ class Building:
         graph = ModelGraph.load(path)
         message = self._message
         if message.stage is not None:
+            assert message.model == message.stage.id
             check_nodes(message.stage, graph)
         device = message.device or this_device(self._settings)
         threads = message.threads

@@ -102,7 +102,7 @@ class _Admission:
         if self._pool.has_tensor(blob.sha256, blob.size_bytes):
             return read_blob(blob, self._pool)
         with self._opened(blob) as partial:
-            return b"".join(partial)
+            return b"".join(map(bytes, partial))  # pieces are valid until the next one
 
     def _publish(self, has_graph: bool) -> None:
         stage = self._stage

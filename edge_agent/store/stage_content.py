@@ -18,7 +18,8 @@ def missing(stage: StageModel, pool: Pool) -> tuple[Blob, ...]:
     """What has to be received before the stage can be taken into the pool.
 
     It reads no tensor, only how large it is and whether it is as it was left. What is here without
-    an entry goes when the pool is tidied: then it is missing the next time.
+    an entry goes when the pool is tidied: then it is missing the next time. If something is, so is
+    the graph, which is small: an entry that lost a tensor is removed before it is made again.
     Raises: StorageError.
     """
     tensors = [
@@ -26,7 +27,7 @@ def missing(stage: StageModel, pool: Pool) -> tuple[Blob, ...]:
         for blob in (*stage.tensors, *stage.samples)
         if not pool.has_tensor(blob.sha256, blob.size_bytes)
     ]
-    return tuple(tensors) if _has_graph(stage, pool) else (stage.graph, *tensors)
+    return () if not tensors and _has_graph(stage, pool) else (stage.graph, *tensors)
 
 
 def _has_graph(stage: StageModel, pool: Pool) -> bool:

@@ -46,6 +46,7 @@ from edge_agent.wire.hosting import (
     Unlinked,
 )
 from edge_agent.wire.lending import GiveBack, Lend, Recall, Tally
+from edge_agent.wire.opening import OpenAhead, OpenedAhead, Staged
 from edge_agent.wire.parts import MAX_DEADLINE_S as MAX_DEADLINE_S
 from edge_agent.wire.parts import (
     Banned,
@@ -429,23 +430,6 @@ class Admit(Message, frozen=True, tag="admit"):
     """As in `Load`."""
 
 
-class Staged(Message, frozen=True, tag="staged"):
-    """The copy at this path is whole and names no other file: it may be opened while the builder
-    checks it. It stays there until the builder, which asks before, is granted to move it."""
-
-    path: str
-
-
-class OpenAhead(Message, frozen=True, tag="open-ahead"):
-    """To a worker: open a staged file, which the deployment that follows will name differently."""
-
-    file: SubgraphFile
-
-
-class OpenedAhead(Message, frozen=True, tag="opened-ahead"):
-    """The worker uses the path of the staged file no more, whether it could be opened or not."""
-
-
 WorkerStart = OpenAhead | Deployment | HostStages
 """What a new worker is told, in this order; the first may be left out, and of the others there is
 one."""
@@ -530,7 +514,8 @@ class Built(Message, frozen=True, tag="built", kw_only=True):
     is_large: bool = False
     """Whether the model was served without packed weights until now, to save memory."""
     times: tuple[SegmentTimes, ...] = ()
-    """Of a stage: what its segments take here, in each configuration that was measured."""
+    """Of a stage: what its segments take here, in each configuration that was measured; there may
+    be none, and then it runs as plain ONNX Runtime does."""
     device_key: str = ""
     """As of `LatencyProfile`."""
 

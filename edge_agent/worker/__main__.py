@@ -22,12 +22,11 @@ from edge_agent.wire.messages import (
     Codec,
     Deployment,
     Message,
-    OpenAhead,
-    OpenedAhead,
     RunError,
     decode,
     error_text,
 )
+from edge_agent.wire.opening import OpenAhead, OpenedAhead
 from edge_agent.worker.epochs import Opened
 from edge_agent.worker.serving import Serving
 

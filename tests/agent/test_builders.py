@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -7,16 +8,23 @@ import sys
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from edge_agent.agent.builders import Builder
+from edge_agent.agent.offers import content_of
 from edge_agent.agent.processes import NICENESS, Child
+from edge_agent.agent.stores import Stores
 from edge_agent.config import Budgets, Settings
-from edge_agent.errors import BuilderLost, EdgeAgentError
+from edge_agent.devices import DeviceId
+from edge_agent.errors import BuilderLost, EdgeAgentError, ModelRefused
 from edge_agent.plans import Target
-from edge_agent.subgraphs import ModelId
+from edge_agent.store.hosted import Hosted, HostedKey
+from edge_agent.subgraphs import ModelId, SegmentRange
 from edge_agent.transport import local
+from edge_agent.wire.cutting import CutStages, StageAdmitted
 from edge_agent.wire.messages import Build
+from tests.builder.made_hosts import DEVICE, Here, write_wide
 
 
 def children() -> set[int]:
@@ -193,3 +201,60 @@ def test_a_builder_that_dies_after_units_were_tried_is_repeated_and_then_does_wi
     assert built(builder) == str([("npu", False, "its provider ended the builder: signal 6")])
     assert len(builder.pids) == 3
     assert not children() & set(builder.pids)
+
+
+def test_stages_are_cut_by_one_builder_and_admitted_and_built_by_another(tmp_path: Path) -> None:
+    owner, host = Here(tmp_path / "owner"), Here(tmp_path / "host")
+    model = owner.load(write_wide(tmp_path / "m.onnx"))
+    asked = CutStages(
+        model=model,
+        shapes=(),
+        ranges=(SegmentRange(start=1, stop=3),),
+        starts=(0, 2, 4, 6),
+    )
+    grants: list[None] = []
+    builder = Builder(owner.settings)
+    try:
+        (stage,) = builder.cut_stages(asked, lambda: grants.append(None))
+        assert grants
+        assert builder.cut_stages(asked) == (stage,)
+        with pytest.raises(ModelRefused, match="want a range within its 1 segments"):
+            builder.cut_stages(msgspec.structs.replace(asked, starts=(0,)))
+    finally:
+        builder.close()
+    host.receive(stage, owner)
+    builder = Builder(host.settings)
+    try:
+        assert builder.admit_stage(stage) == StageAdmitted(stage.id, is_new=True)
+        assert builder.admit_stage(stage) == StageAdmitted(stage.id, is_new=False)
+        with pytest.raises(ModelRefused, match="got 4 nodes, want 5"):
+            builder.admit_stage(dataclasses.replace(stage, nodes=5))
+        message = Build(
+            model=stage.id,
+            target=Target.LATENCY,
+            threads=None,
+            shapes=stage.shapes,
+            is_fresh=False,
+            device=DEVICE,
+            stage=stage,
+        )
+        built = builder.build(message, lambda _fraction, _what: None, lambda: None)
+        assert [len(times.segment_s) for times in built.times] == [2] * len(built.times)
+        assert built.subgraphs
+    finally:
+        builder.close()
+    kept = HostedKey(stage=stage, owner=DeviceId("o"), target=Target.LATENCY, threads=None)
+    stores = Stores(host.settings)
+    stores.hosted.save(Hosted(key=kept, built=built))
+    stores.collect([])
+    # Opened again, it needs no builder.
+    assert stores.hosted.find(kept) == Hosted(key=kept, built=built)
+    for lease in stores.hold(built.subgraphs):
+        lease.release()
+    offered = content_of(stage, stores.pool)
+    assert {sha: found.size_bytes for sha, found in offered.items()} == {
+        blob.sha256: blob.size_bytes for blob in stage.blobs
+    }
+    stores.hosted.remove(kept)
+    stores.collect([])
+    assert stores.pool.models() == ()

@@ -14,11 +14,10 @@ from edge_agent.errors import ProtocolError, WorkerLost
 from edge_agent.transport import local
 from edge_agent.wire.messages import (
     Codec,
-    OpenAhead,
-    OpenedAhead,
     Ready,
     decode,
 )
+from edge_agent.wire.opening import OpenAhead, OpenedAhead
 from edge_agent.wire.parts import SubgraphFile
 from tests.agent.made_lanes import epoch
 

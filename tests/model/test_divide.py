@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
+from edge_agent.errors import ModelRefused
 from edge_agent.model.cuts import crossings, places
 from edge_agent.model.divide import legal_cuts, summarise
 from edge_agent.model.graph import ModelGraph
@@ -426,3 +427,45 @@ def test_four_thousand_nodes_are_divided_with_twice_the_work_of_two_thousand(
         lines.append(lines_of(divided))
     assert len(ModelGraph.load(tmp_path / "model.onnx").nodes) == 4001
     assert lines[1] < 2.5 * lines[0]
+
+
+def test_a_division_that_was_chosen_before_is_made_again(tmp_path: Path) -> None:
+    graph = graph_of(_convolutions(4), tmp_path)
+    shapes = {"x": (2, 4, 8, 8)}
+    specs = infer_specs(graph, shapes)
+    chosen = summarise(graph, ID, shapes, specs)
+    starts = tuple(segment.start for segment in chosen.segments)
+    assert summarise(graph, ID, shapes, specs, starts=starts) == chosen
+
+
+def test_segments_may_begin_where_no_division_would_be_chosen(tmp_path: Path) -> None:
+    graph = graph_of(_convolutions(3), tmp_path)
+    shapes = {"x": (2, 4, 8, 8)}
+    specs = infer_specs(graph, shapes)
+    found = summarise(graph, ID, shapes, specs, starts=(0, 1, 4))
+    assert [(s.start, s.stop) for s in found.segments] == [(0, 1), (1, 4), (4, 6)]
+    assert [[str(v.name) for v in cut.crossing] for cut in found.cuts] == [["c0"], ["a1"]]
+    assert sum(s.weight_bytes for s in found.segments) == found.weight_bytes
+    whole = summarise(graph, ID, shapes, specs, starts=(0,))
+    assert len(whole.segments) == 1
+    assert whole.undivided_because == "it was asked for in one segment"
+    assert whole.segments[0].operations == sum(s.operations for s in found.segments)
+
+
+@pytest.mark.parametrize("starts", [(), (1,), (0, 0), (0, 3, 2), (0, 6), (0, -1)])
+def test_segments_that_cannot_be_are_refused(tmp_path: Path, starts: tuple[int, ...]) -> None:
+    graph = graph_of(_convolutions(3), tmp_path)
+    with pytest.raises(ModelRefused, match="want them ascending from 0 and below 6"):
+        summarise(graph, ID, {}, infer_specs(graph, {}), starts=starts)
+
+
+def test_segments_that_begin_where_nothing_can_be_passed_on_are_refused(tmp_path: Path) -> None:
+    made = model(
+        [node("Foo", ["x"], ["u"], domain="com.unknown"), node("Relu", ["u"], ["y"])],
+        [value("x", [1])],
+        [value("y", [1])],
+        domains=["com.unknown"],
+    )
+    graph = graph_of(made, tmp_path)
+    with pytest.raises(ModelRefused, match='value "u" is of a type that is not known'):
+        summarise(graph, ID, {}, infer_specs(graph, {}), starts=(0, 1))

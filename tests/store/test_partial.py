@@ -137,3 +137,21 @@ def test_what_is_not_wanted_is_removed_but_for_what_is_being_received(store: Par
         assert [path.name for path in removed] == [f"{other}.part"]
         assert busy.path.exists()
     assert len(store.collect(set())) == 2
+
+
+def test_how_much_came_is_told_without_opening(store: PartialStore) -> None:
+    assert store.received_bytes(SHA256) == 0
+    with store.open(SHA256, len(CONTENT)) as partial:
+        partial.write(0, CONTENT[:70_000])
+    assert store.received_bytes(SHA256) == 70_000
+
+
+def test_what_is_discarded_is_gone_unless_it_is_being_received(store: PartialStore) -> None:
+    other = "0" * 64
+    with store.open(SHA256, len(CONTENT)) as partial, store.open(other, 10):
+        partial.write(0, CONTENT)
+        store.discard([SHA256])
+        assert partial.path.exists()
+    store.discard([SHA256, "1" * 64])
+    assert not partial.path.exists()
+    assert store.received_bytes(other) == 0

@@ -274,3 +274,80 @@ def test_drafts_are_removed_and_those_of_dead_processes_are_swept(pool: Pool) ->
         (pool.folder / left).write_bytes(b"left")
     assert len(pool.sweep()) == 5  # and a lock that was missing
     assert stored(pool) == []
+
+
+def publish_shared(pool: Pool, key: str, *contents: bytes) -> bool:
+    """Add a model of tensors that may be here; whether all of them are."""
+    with pool.adding(EntryKind.MODEL) as adding:
+        found = [adding.share(digest(content), len(content)) for content in contents]
+        if None in found:
+            return False
+        assert found == [f"blobs/{digest(content)}" for content in contents]
+        adding.publish(key, b"graph", key).release()
+    return True
+
+
+def publish_adopted(pool: Pool, key: str, content: bytes, source: Path) -> None:
+    source.write_bytes(content)
+    with pool.adding(EntryKind.MODEL) as adding:
+        location = adding.adopt(source, digest(content), len(content))
+        assert location == f"blobs/{digest(content)}"
+        adding.publish(key, b"graph", key).release()
+
+
+def test_a_tensor_that_is_here_is_shared_as_it_is(pool: Pool) -> None:
+    add(pool, "k", {RAW: [PACKED]})
+    before = blob_path(pool, RAW).stat()
+    assert pool.has_tensor(digest(RAW), len(RAW))
+    assert pool.tensor(digest(RAW)) == blob_path(pool, RAW)
+    assert publish_shared(pool, "l", RAW)
+    assert blob_path(pool, RAW).stat() == before
+    assert intact(pool, "l")
+    manifest = pool.manifest("l")
+    assert manifest is not None
+    assert manifest.weight_bytes == len(RAW)
+    pool.collect({ModelId("l")})
+    assert intact(pool, "l")
+
+
+def test_a_tensor_that_is_missing_too_short_or_damaged_is_not_shared(pool: Pool) -> None:
+    assert not publish_shared(pool, "l", RAW)
+    add(pool, "k", {RAW: []})
+    with pool.adding(EntryKind.MODEL) as adding:
+        assert adding.share(digest(RAW), len(RAW) + 1) is None
+    flip(blob_path(pool, RAW), 3)
+    assert not pool.has_tensor(digest(RAW), len(RAW))
+    assert not publish_shared(pool, "l", RAW)
+    flip(blob_path(pool, RAW), 3)  # as it was, which reading it tells
+    assert not pool.has_tensor(digest(RAW), len(RAW))
+    assert publish_shared(pool, "l", RAW)
+
+
+def test_a_file_that_is_adopted_is_moved_and_survives_what_fails_then(
+    pool: Pool, tmp_path: Path
+) -> None:
+    source = tmp_path / "came"
+    source.write_bytes(RAW)
+    with pool.adding(EntryKind.MODEL) as adding:
+        adding.adopt(source, digest(RAW), len(RAW))  # and it is not published
+    assert not source.exists()
+    assert pool.has_tensor(digest(RAW), len(RAW))
+    assert publish_shared(pool, "k", RAW)
+    assert intact(pool, "k")
+    pool.forget("k")
+    assert pool.manifest("k") is None
+    pool.collect(set())
+    assert stored(pool) == []
+
+
+def test_a_file_that_is_adopted_for_a_damaged_one_takes_the_forms_of_others_along(
+    pool: Pool, tmp_path: Path
+) -> None:
+    add(pool, "k", {RAW: [PACKED]})
+    with taken(pool, "k"):
+        flip(blob_path(pool, RAW), 0)
+        publish_adopted(pool, "l", RAW, tmp_path / "came")
+        assert intact(pool, "l")
+        assert pool.get("k") is None
+        pool.collect({ModelId("l"), ModelId("m")})
+    assert intact(pool, "l")

@@ -31,8 +31,6 @@ from edge_agent.wire.messages import (
     Counted,
     Deployment,
     Message,
-    OpenAhead,
-    OpenedAhead,
     Ran,
     Ready,
     Run,
@@ -41,6 +39,7 @@ from edge_agent.wire.messages import (
     WorkerMessage,
     decode,
 )
+from edge_agent.wire.opening import OpenAhead, OpenedAhead
 from edge_agent.wire.parts import (
     ShapeCount,
     Specialised,
