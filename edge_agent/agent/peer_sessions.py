@@ -20,7 +20,7 @@ from edge_agent.agent.gauging import Gauge
 from edge_agent.agent.knocking import KNOCK_S, REFUSED_PAUSE_S, Knocking
 from edge_agent.agent.liveness import Liveness
 from edge_agent.agent.offences import Offences, Pace
-from edge_agent.agent.peer_host import Host, understood
+from edge_agent.agent.peer_host import Host, end_crowd, understood
 from edge_agent.endpoints import Endpoint
 from edge_agent.errors import EdgeAgentError, OtherVersion, ProtocolError, StorageError, UsageError
 from edge_agent.literals import plain_text
@@ -61,7 +61,8 @@ CONNECTIONS_AT_ONCE: Final = 40.0
 """That a peer may make, one after the other: libzmq ends one on which it sends what it must not,
 and it could go on so."""
 MOST_CONNECTIONS: Final = 16
-"""At the socket of a peer at once, proven or not: whoever holds more is no peer of ours."""
+"""At the socket of a peer at once over which nothing came; as many over which something did are an
+offence, since a peer needs one."""
 A_TURN: Final = 16
 """Messages of one peer that are dealt with before the others have their turn."""
 _ENDS: Final = frozenset({LinkEvent.ENDED, LinkEvent.UNPROVEN, LinkEvent.REFUSED})
@@ -270,7 +271,8 @@ class Session:
             # Proven ones alone: anybody can connect to a port and be wrong there.
             if event is LinkEvent.OPEN and self._connections.take(now_s):
                 self.offend("it connects again and again", now_s)
-        if listener is self._listener and listener.connections > MOST_CONNECTIONS:
+        end_crowd(self._host, listener, MOST_CONNECTIONS, now_s)
+        if listener is self._listener and listener.connections > 2 * MOST_CONNECTIONS:
             self._crowded(now_s)
         for _ in range(A_TURN):
             if listener is not self._listener or self._is_paused(listener):
@@ -284,13 +286,12 @@ class Session:
             self._take(received.payload, listener, now_s)
 
     def _crowded(self, now_s: float) -> None:
-        """Somebody holds connections to the peer's socket: it gets another one."""
+        """It holds connections to its socket on which it proved its key: it gets another one."""
         assert self._listener is not None
-        self._host.counters["crowds of unproven connections ended"] += 1
         self.send(Goodbye(Leaving.RECONNECTS))
         self._close(self._listener)
         self._listener = self._route = None
-        self.liveness.look(now_s)
+        self.offend("it holds more connections than it may", now_s)
 
     # ---- what comes
 

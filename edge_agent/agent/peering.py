@@ -22,6 +22,7 @@ from edge_agent.agent.door import DOMAIN, Door
 from edge_agent.agent.invitations import Invitations
 from edge_agent.agent.joining import JOIN_S, Joining
 from edge_agent.agent.liveness import Patience
+from edge_agent.agent.offences import Seldom
 from edge_agent.agent.offers import Offers
 from edge_agent.agent.own_words import SAMPLE_S, OwnWords, Sample
 from edge_agent.agent.peer_book import PeerBook
@@ -108,14 +109,13 @@ class Peering:
         self.name = settings.peering.name or name_from(hostname())
         """What this device calls itself."""
         self.counters: Counter[str] = Counter()
+        self.seldom = Seldom()
         self.invitations = Invitations()
         self.switchboard: Switchboard
         self._door: Door | None = None
         self._door_at: Endpoint | None = None
         """Where it is to be."""
         self._no_door_since_s: float | None = None
-        self.unknown_told_s = float("-inf")
-        """See `door.DoorHost`."""
         self._sessions: list[Session] = []
         self._joinings: list[Joining] = []
         self._calls: deque[Callable[[], None]] = deque()
