@@ -239,7 +239,7 @@ class Stranger:
 
     def hello(self, name: str = "stranger", beat_s: float = BEAT_S) -> Hello:
         """What it says at a door."""
-        return Hello(name=name, endpoints=(), version="raw", beat_s=beat_s)
+        return Hello(name=name, endpoints=(), version="raw", beat_s=beat_s, agent="")
 
     def heard(self, at: RawSocket, timeout_s: float = 5.0) -> list[PeerMessage]:
         """What comes until nothing more does for the time, or the connection is said to end."""

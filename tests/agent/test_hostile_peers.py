@@ -490,6 +490,7 @@ def test_endpoints_that_a_peer_tells_are_addresses_alone(one: Peering, bad: Stra
         endpoints=("tcp://evil.example:1", "tcp://0.0.0.0:7", "ipc:///x", "tcp://127.0.0.1:9"),
         version="raw",
         beat_s=0.05,
+        agent="",
     )
     assert isinstance(bad.ask_door(one, hello), Welcome)
     wait_until(lambda: one.book.find("bad").endpoints, "what it told is kept")
