@@ -50,10 +50,10 @@ _EVENTS: Final = {
     zmq.EVENT_DISCONNECTED: LinkEvent.ENDED,
     zmq.EVENT_CLOSED: LinkEvent.UNREACHED,
 }
-ALL_BUT_UNREACHED: Final = sum(_EVENTS) - zmq.EVENT_CLOSED
 ALL_WITH_AN_END: Final = sum(_EVENTS) - zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 """Each connection that came or was made ends with `ENDED`. If libzmq 4.3.5 is to tell of a message
 that was not encrypted rightly, it forgets to end the connection, which then stands still."""
+ALL_BUT_UNREACHED: Final = ALL_WITH_AN_END - zmq.EVENT_CLOSED
 
 
 class Watched:

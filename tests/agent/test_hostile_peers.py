@@ -522,8 +522,7 @@ def _echoed(who: Stranger, line: RawSocket) -> int | None:
     raw = line.receive(1)
     assert raw is not None
     message = decode_from(who.codec.from_peer, raw)
-    assert isinstance(message, Beat)
-    return message.echo
+    return message.echo if isinstance(message, Beat) else None
 
 
 def _join(who: Stranger, name: str = GUEST) -> Join:
