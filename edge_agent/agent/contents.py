@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
+from edge_agent import clock
 from edge_agent.agent.offers import Offered
-from edge_agent.agent.peer_host import Host
+from edge_agent.agent.peer_host import Host, end_crowd
 from edge_agent.devices import DeviceId
 from edge_agent.endpoints import Endpoint
 from edge_agent.errors import (
@@ -42,6 +43,8 @@ MOST_ASKED: Final = 8
 PIECE_S: Final = 10.0
 """A peer that sends no piece for so long is given up."""
 A_TURN: Final = 16
+MOST_CONNECTIONS: Final = 16
+"""As `peer_sessions.MOST_CONNECTIONS`."""
 _PROBE: Final = bytes(MAX_PIECE_BYTES)
 
 Answer = Callable[[memoryview | EdgeAgentError], None]
@@ -154,6 +157,11 @@ class ContentLine:
 
     def _on_listener_input(self, listener: Listener) -> None:
         listener.events()
+        end_crowd(self._host, listener, MOST_CONNECTIONS, clock.monotonic_s())
+        if listener is self._listener and listener.connections > 2 * MOST_CONNECTIONS:
+            self.close()
+            self._offend("it holds more connections for content than it may")
+            return
         for _ in range(A_TURN):
             if listener is not self._listener or (received := listener.receive()) is None:
                 return

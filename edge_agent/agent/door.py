@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from edge_agent import clock
 from edge_agent.agent.invitations import Invitations
 from edge_agent.agent.offences import Pace
-from edge_agent.agent.peer_host import Host, understood
+from edge_agent.agent.peer_host import Host, end_crowd, understood
 from edge_agent.agent.peer_sessions import Session
 from edge_agent.endpoints import Endpoint
 from edge_agent.errors import EdgeAgentError, ProtocolError
@@ -37,9 +37,9 @@ MESSAGES_AT_ONCE: Final = 20.0
 """Of one key; a device comes to the door once for each connection."""
 A_TURN: Final = 32
 MOST_CONNECTIONS: Final = 128
-"""At once, most of them unproven: each takes a descriptor."""
+"""At once over which nothing came: each takes a descriptor. And as many over which something did:
+a device comes to the door with one or two."""
 _MOST_PACES: Final = 256
-_TOLD_AGAIN_S: Final = 60.0
 
 Say = Callable[[DoorAnswer], None]
 """Answers whoever asked; if it is gone, nobody."""
@@ -49,8 +49,6 @@ class DoorHost(Host, Protocol):
     """What the door needs of the agent."""
 
     invitations: Invitations
-    unknown_told_s: float
-    """When the log was told last of an unknown key; the door may be another one since."""
 
     def shut_door(self) -> None:
         """Close it, and open it again soon."""
@@ -68,6 +66,10 @@ class Door:
         """Raises: UsageError: the address is taken, or not of this device."""
         self._host = host
         self._paces: OrderedDict[PublicKey, Pace] = OrderedDict()
+        self._held_off: dict[PublicKey, float] = {}
+        """Until when keys are not admitted that said too much."""
+        self._joining: dict[PublicKey, list[Say]] = {}
+        """Who waits for the disk; a device asks at all addresses at once."""
         self._listener = host.switchboard.listen(at, host.keys, DOMAIN, self._on_input)
         self.endpoint = self._listener.endpoint
         """Where it is."""
@@ -78,12 +80,12 @@ class Door:
 
     def is_admitted(self, key: PublicKey, address: str) -> bool:
         """Whether that key may speak at the door; called for each attempt."""
+        if self._is_held_off(key):
+            return False
         if self._host.book.by_key(key) is not None or key in self._host.invitations:
             return True
         self._host.counters["connections with unknown keys refused"] += 1
-        now_s = clock.monotonic_s()
-        if now_s - self._host.unknown_told_s > _TOLD_AGAIN_S:
-            self._host.unknown_told_s = now_s
+        if self._host.seldom.is_due("unknown key", clock.monotonic_s()):
             log.warning(
                 "refused a device with an unknown key at %s: %s (others are only counted, for a "
                 "minute)",
@@ -92,28 +94,50 @@ class Door:
             )
         return False
 
+    def _is_held_off(self, key: PublicKey) -> bool:
+        until_s = self._held_off.get(key)
+        if until_s is None:
+            return False
+        if clock.monotonic_s() < until_s:
+            return True
+        del self._held_off[key]
+        return False
+
     def _on_input(self, listener: Listener) -> None:
+        now_s = clock.monotonic_s()
         listener.events()
-        if listener.connections > MOST_CONNECTIONS:
-            # Peers have sockets of their own: none of them is among these.
-            self._host.counters["crowds of unproven connections ended"] += 1
+        end_crowd(self._host, listener, MOST_CONNECTIONS, now_s)
+        if listener.connections > 2 * MOST_CONNECTIONS:
+            # Devices that are admitted hold them. Peers have sockets of their own: none of theirs
+            # is among these.
+            self._host.counters["crowds at the door ended"] += 1
             self._host.shut_door()
             return
-        now_s = clock.monotonic_s()
         for _ in range(A_TURN):
             if (received := listener.receive()) is None:
                 return
-            if self._pace_of(received.key).take(now_s):
-                self._host.counters["messages at the door dropped"] += 1
+            if wait_s := self._pace_of(received.key).take(now_s):
+                self._hold_off(received, wait_s, now_s)
             else:
                 self._answer(received, now_s)
+
+    def _hold_off(self, received: Received, wait_s: float, now_s: float) -> None:
+        """It says too much. All keys share this socket: not to read on would hold up others, and to
+        read on and drop it costs this device more than that one."""
+        self._host.counters["messages at the door dropped"] += 1
+        if not self._listener.end_connection(received.connection):
+            return  # that was under way before the connection was ended
+        self._held_off[received.key] = now_s + wait_s
+        if (session := self._host.session_of(received.key)) is not None:
+            session.offend("it says more at the door than it may", now_s)
 
     def _pace_of(self, key: PublicKey) -> Pace:
         # Only admitted keys come here, but whoever makes many tokens has many keys.
         pace = self._paces.pop(key, None) or Pace(MESSAGES_PER_S, MESSAGES_AT_ONCE)
         self._paces[key] = pace
         if len(self._paces) > _MOST_PACES:
-            self._paces.popitem(last=False)
+            forgotten, _ = self._paces.popitem(last=False)
+            self._held_off.pop(forgotten, None)
         return pace
 
     def _answer(self, received: Received, now_s: float) -> None:
@@ -146,8 +170,18 @@ class Door:
             self._host.invitations.check(invitation, key, now_s)
         except EdgeAgentError as error:
             self._host.counters["tokens refused"] += 1
-            log.warning("a device that calls itself %r may not join: %s", message.name, error)
+            if self._host.seldom.is_due(f"token {invitation}", now_s):
+                log.warning("a device that calls itself %r may not join: %s", message.name, error)
             say(refusal(error))
+            return
+        if self._host.book.by_key(key) is not None:
+            # It joins again: its answer was lost, or it forgot this device. Where it listens, it
+            # says when it connects.
+            self._host.invitations.use(invitation, key)
+            self._say_joined(say)
+            return
+        if key in self._joining:
+            self._joining[key].append(say)
             return
         # From now on nobody else can use it.
         self._host.invitations.use(invitation, key)
@@ -158,25 +192,31 @@ class Door:
             origin=Origin.INVITED,
             added_at_s=clock.wall_s(),
         )
-        self._host.later(partial(self._admit, invitation, peer, say))
+        self._joining[key] = [say]
+        self._host.later(partial(self._admit, invitation, peer))
 
-    def _admit(self, invitation: PublicKey, peer: Peer, say: Say) -> None:
+    def _admit(self, invitation: PublicKey, peer: Peer) -> None:
         """On a thread that may wait for the disk."""
         try:
             self._host.book.add(peer, is_told=True)
         except EdgeAgentError as error:
-            self._host.post(partial(self._not_admitted, invitation, peer, refusal(error), say))
+            self._host.post(partial(self._not_admitted, invitation, peer, refusal(error)))
             return
-        self._host.post(partial(self._admitted, peer, say))
+        self._host.post(partial(self._admitted, peer))
 
-    def _not_admitted(self, invitation: PublicKey, peer: Peer, answer: Refused, say: Say) -> None:
+    def _not_admitted(self, invitation: PublicKey, peer: Peer, answer: Refused) -> None:
         log.warning("device %s may not join: %s", peer.id, answer.message)
         if self._host.book.by_key(peer.key) is None:
             self._host.invitations.release(invitation, peer.key)
-        say(answer)
+        for say in self._joining.pop(peer.key):
+            say(answer)
 
-    def _admitted(self, peer: Peer, say: Say) -> None:
+    def _admitted(self, peer: Peer) -> None:
         self._host.sync()
         log.info('device %s joined as "%s"', peer.id, peer.name)
+        for say in self._joining.pop(peer.key):
+            self._say_joined(say)
+
+    def _say_joined(self, say: Say) -> None:
         own = self._host.hello()
         say(Joined(name=own.name, endpoints=own.endpoints))

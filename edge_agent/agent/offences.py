@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass
 
@@ -11,6 +12,8 @@ PATIENCE = 5
 FIRST_BAR_S = 30.0
 """Twice as long each time after that."""
 LONGEST_BAR_S = 3600.0
+
+TOLD_AGAIN_S = 60.0
 
 
 @dataclass(slots=True)
@@ -32,6 +35,20 @@ class Pace:
             return (self.burst / 2 - self._tokens) / self.per_s
         self._tokens -= 1
         return 0.0
+
+
+class Seldom:
+    """What others can bring about as often as they like is told in the log once a minute."""
+
+    def __init__(self) -> None:
+        self._told_s: dict[str, float] = {}
+
+    def is_due(self, kind: str, now_s: float) -> bool:
+        """Whether something of that kind is to be told now; it is then taken for told."""
+        if now_s - self._told_s.get(kind, -math.inf) < TOLD_AGAIN_S:
+            return False
+        self._told_s[kind] = now_s
+        return True
 
 
 class Offences:

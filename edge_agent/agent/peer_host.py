@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from edge_agent.agent.liveness import Patience
+from edge_agent.agent.offences import Seldom
 from edge_agent.agent.offers import Offers
 from edge_agent.agent.own_words import OwnWords
 from edge_agent.agent.peer_book import PeerBook
@@ -14,10 +16,12 @@ from edge_agent.agent.peer_profiles import PeerProfiles
 from edge_agent.endpoints import Endpoint, parse_peer_endpoint
 from edge_agent.errors import UsageError
 from edge_agent.peers import KeyPair, Peer, PeerCondition
-from edge_agent.transport.peer_sockets import Switchboard
+from edge_agent.transport.peer_sockets import Listener, Switchboard
 from edge_agent.wire.deploying import Deploying
 from edge_agent.wire.peering import Hello, PeerCodec
 from edge_agent.wire.telling import Statistics
+
+log = logging.getLogger(__name__)
 
 
 class Host(Protocol):
@@ -29,6 +33,7 @@ class Host(Protocol):
     book: PeerBook
     offers: Offers
     counters: Counter[str]
+    seldom: Seldom
     own: OwnWords
     profiles: PeerProfiles
     statistics: Statistics | None
@@ -70,6 +75,22 @@ class Host(Protocol):
     def has_changed(self, peer: Peer, condition: PeerCondition) -> None:
         """A peer is so from now on."""
         ...
+
+
+def end_crowd(host: Host, listener: Listener, most: int, now_s: float) -> None:
+    """Anybody can connect to a port: of the connections that have proven nothing, the oldest are
+    ended once there are more than so many. Those that are proven go on."""
+    ended = listener.end_unproven(most)
+    if not ended:
+        return
+    host.counters["connections without a proof ended"] += ended
+    if host.seldom.is_due("crowd", now_s):
+        log.warning(
+            "more than %d connections at %s prove no key: the oldest are ended (others are only "
+            "counted, for a minute)",
+            most,
+            listener.endpoint,
+        )
 
 
 def unproven(endpoint: Endpoint) -> str:

@@ -9,6 +9,7 @@ is up carries the messages of both.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
@@ -20,7 +21,8 @@ from edge_agent.agent.gauging import Gauge
 from edge_agent.agent.knocking import KNOCK_S, REFUSED_PAUSE_S, Knocking
 from edge_agent.agent.liveness import Liveness
 from edge_agent.agent.offences import Offences, Pace
-from edge_agent.agent.peer_host import Host, understood
+from edge_agent.agent.peer_host import Host, end_crowd, understood
+from edge_agent.agent.twins import ONE_KEY, Twins
 from edge_agent.endpoints import Endpoint
 from edge_agent.errors import EdgeAgentError, OtherVersion, ProtocolError, StorageError, UsageError
 from edge_agent.literals import plain_text
@@ -61,9 +63,11 @@ CONNECTIONS_AT_ONCE: Final = 40.0
 """That a peer may make, one after the other: libzmq ends one on which it sends what it must not,
 and it could go on so."""
 MOST_CONNECTIONS: Final = 16
-"""At the socket of a peer at once, proven or not: whoever holds more is no peer of ours."""
+"""At the socket of a peer at once over which nothing came; as many over which something did are an
+offence, since a peer needs one."""
 A_TURN: Final = 16
 """Messages of one peer that are dealt with before the others have their turn."""
+_KEPT_ROUTES: Final = 8
 _ENDS: Final = frozenset({LinkEvent.ENDED, LinkEvent.UNPROVEN, LinkEvent.REFUSED})
 
 
@@ -96,6 +100,9 @@ class Session:
         self._host = host
         self._listener: Listener | None = None
         self._route: bytes | None = None
+        self._left_routes: deque[bytes] = deque(maxlen=_KEPT_ROUTES)
+        """Of connections that were followed by another one."""
+        self._twins = Twins()
         self._dialled: Dialled | None = None
         self._is_open = False
         self._dialled_s = 0.0
@@ -164,10 +171,10 @@ class Session:
     def _has_channel(self) -> bool:
         return self._is_open or self._route is not None
 
-    def _beat(self, now_s: float) -> None:
+    def _beat(self, now_s: float) -> bool:
         number, echo, held_s = self.liveness.next_beat(now_s)
         self._next_beat_s = now_s + self._host.patience.beat_s
-        self.send(Beat(number=number, echo=echo, held_s=held_s))
+        return self.send(Beat(number=number, echo=echo, held_s=held_s))
 
     def send(self, message: Message) -> bool:
         """Send on whichever connection is up; False: none is, or too much waits already."""
@@ -200,6 +207,9 @@ class Session:
 
     def welcomed(self, at: Endpoint, key: PublicKey, welcome: Welcome, now_s: float) -> None:
         """See `knocking.Caller`."""
+        if self._is_twin(key, welcome.agent, now_s):
+            return
+        self._twins.let_in(welcome.agent)
         self._told(key, welcome.version, welcome.beat_s, (at,), welcome.endpoints)
         self._dialled = self._host.switchboard.dial(
             at.at(welcome.port), self._host.keys, key, self._on_dialled_input
@@ -244,6 +254,8 @@ class Session:
         """The peer stands at the door: where it may connect, or why not."""
         if self.offences.is_barred(now_s):
             return Refused("busy", self._why_barred(now_s))
+        if self._is_twin(key, hello.agent, now_s):
+            return Refused("peer-refused", ONE_KEY)
         at = self._host.listens_at
         assert at is not None, "somebody stands at a door that is not there"
         try:
@@ -254,6 +266,7 @@ class Session:
             content_port = self.contents.listen(at.at(0))
         except EdgeAgentError as error:
             return refusal(error)
+        self._twins.let_in(hello.agent)
         self._told(key, hello.version, hello.beat_s, (), hello.endpoints)
         own = self._host.hello()
         return Welcome(
@@ -262,7 +275,21 @@ class Session:
             endpoints=own.endpoints,
             version=own.version,
             beat_s=own.beat_s,
+            agent=own.agent,
         )
+
+    def _is_twin(self, key: PublicKey, agent: str, now_s: float) -> bool:
+        """Whether another device than the one that is connected comes with its key. One that
+        started anew has left the connection that it had; one with the next key is who told it."""
+        if not self._twins.is_other(agent) or key == self.peer.next_key:
+            return False
+        if not (self.is_there and self._has_channel and self._beat(now_s)):
+            return False
+        self._twins.seen(now_s)
+        self._host.counters["devices with the key of another one refused"] += 1
+        if self._host.seldom.is_due(f"one key: {self.peer.id}", now_s):
+            log.warning('peer "%s": %s', self.peer.name, ONE_KEY)
+        return True
 
     def _on_listener_input(self, listener: Listener) -> None:
         now_s = clock.monotonic_s()
@@ -270,7 +297,8 @@ class Session:
             # Proven ones alone: anybody can connect to a port and be wrong there.
             if event is LinkEvent.OPEN and self._connections.take(now_s):
                 self.offend("it connects again and again", now_s)
-        if listener is self._listener and listener.connections > MOST_CONNECTIONS:
+        end_crowd(self._host, listener, MOST_CONNECTIONS, now_s)
+        if listener is self._listener and listener.connections > 2 * MOST_CONNECTIONS:
             self._crowded(now_s)
         for _ in range(A_TURN):
             if listener is not self._listener or self._is_paused(listener):
@@ -280,17 +308,20 @@ class Session:
             if received.key not in self.peer.keys:
                 self._host.counters["messages with another key than the connection's"] += 1
                 continue
+            if received.route in self._left_routes:
+                continue  # its device has connected anew, or another one with its key has
+            if self._route is not None and received.route != self._route:
+                self._left_routes.append(self._route)
             self._route = received.route
             self._take(received.payload, listener, now_s)
 
     def _crowded(self, now_s: float) -> None:
-        """Somebody holds connections to the peer's socket: it gets another one."""
+        """It holds connections to its socket on which it proved its key: it gets another one."""
         assert self._listener is not None
-        self._host.counters["crowds of unproven connections ended"] += 1
         self.send(Goodbye(Leaving.RECONNECTS))
         self._close(self._listener)
         self._listener = self._route = None
-        self.liveness.look(now_s)
+        self.offend("it holds more connections than it may", now_s)
 
     # ---- what comes
 
@@ -487,6 +518,8 @@ class Session:
         is_barred = self.offences.is_barred(now_s)
         is_away = self.liveness.condition is PeerCondition.GONE
         why = self._why if is_away else ""
+        if self._twins.are_there(now_s):
+            why = ONE_KEY
         if is_barred:
             why = self._why_barred(now_s)
         profile = self.acquaintance.profile

@@ -7,6 +7,7 @@ threads ask of it, they ask by `call`.
 from __future__ import annotations
 
 import logging
+import secrets
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
@@ -22,16 +23,18 @@ from edge_agent.agent.door import DOMAIN, Door
 from edge_agent.agent.invitations import Invitations
 from edge_agent.agent.joining import JOIN_S, Joining
 from edge_agent.agent.liveness import Patience
+from edge_agent.agent.offences import Seldom
 from edge_agent.agent.offers import Offers
 from edge_agent.agent.own_words import SAMPLE_S, OwnWords, Sample
 from edge_agent.agent.peer_book import PeerBook
 from edge_agent.agent.peer_profiles import PeerProfiles
 from edge_agent.agent.peer_sessions import Session
+from edge_agent.agent.rotating import tell_key
 from edge_agent.answering import answering
 from edge_agent.config import Settings
 from edge_agent.devices import DeviceId
 from edge_agent.endpoints import Endpoint
-from edge_agent.errors import AgentUnavailable, EdgeAgentError, PeerLost, UsageError
+from edge_agent.errors import AgentUnavailable, Busy, EdgeAgentError, PeerLost, UsageError
 from edge_agent.known_peers import KnownPeer
 from edge_agent.peers import (
     MAX_ENDPOINTS,
@@ -51,15 +54,13 @@ from edge_agent.telemetry.network import hostname, own_addresses
 from edge_agent.transport.curve import make_keys
 from edge_agent.transport.peer_sockets import Switchboard
 from edge_agent.wire.deploying import Deploying
-from edge_agent.wire.peering import Hello, NewKey, PeerCodec
+from edge_agent.wire.peering import Hello, PeerCodec
 from edge_agent.wire.telling import Statistics
 from edge_agent.wire.tokens import Token, read_token, write_token
 
 log = logging.getLogger(__name__)
 
 LONGEST_WAIT_S: Final = 0.25
-NOTED_S: Final = 3.0
-"""How long peers may take to note a new key of this device."""
 END_S: Final = 2.0
 REOPEN_S: Final = 5.0
 """A port that is not free again by then has been taken by another program."""
@@ -107,15 +108,16 @@ class Peering:
         )
         self.name = settings.peering.name or name_from(hostname())
         """What this device calls itself."""
+        self._drawn = secrets.token_hex(8)
+        """What tells this agent from one on another device that has the same key."""
         self.counters: Counter[str] = Counter()
+        self.seldom = Seldom()
         self.invitations = Invitations()
         self.switchboard: Switchboard
         self._door: Door | None = None
         self._door_at: Endpoint | None = None
         """Where it is to be."""
         self._no_door_since_s: float | None = None
-        self.unknown_told_s = float("-inf")
-        """See `door.DoorHost`."""
         self._sessions: list[Session] = []
         self._joinings: list[Joining] = []
         self._calls: deque[Callable[[], None]] = deque()
@@ -237,6 +239,7 @@ class Peering:
             endpoints=tuple(map(str, self.own_endpoints())),
             version=__version__,
             beat_s=self.patience.beat_s,
+            agent=self._drawn,
         )
 
     def invite(self, ttl_s: float) -> str:
@@ -392,45 +395,36 @@ class Peering:
         could not be told, which only happens with `is_forced`.
 
         Raises:
+            Busy: it is being done already.
             PeerLost: some peer could not be told; nothing has changed.
             StorageError: the key cannot be kept; nothing has changed.
         """
-        with self._rotating:
-            made = make_keys()
-            untold = self._tell_key(made.public) if len(self.book) else ()
-            if untold and not is_forced:
-                raise PeerLost(
-                    f"not told of a new key: {', '.join(untold)}. Wait until they are up (see "
-                    "`edge-agent peers`), remove them, or give --force and add the new key there "
-                    "by hand"
-                )
-            replace_keys(self._key_store, made)
-            self.book.own(made.public)
-            if self._thread is None:
-                self._keys = made
-            else:
-                self.call(lambda: self._use(made))
-            return made, untold
+        if not self._rotating.acquire(blocking=False):
+            raise Busy("the key is being rotated already: see `edge-agent key show` in a moment")
+        try:
+            return self._rotate(is_forced=is_forced)
+        finally:
+            self._rotating.release()
 
-    def _tell_key(self, key: PublicKey) -> tuple[str, ...]:
-        untold: dict[str, None] = {}
-        is_all = threading.Event()
-
-        def noted(session: Session, their: PublicKey) -> None:
-            if their == key:
-                untold.pop(session.peer.name, None)
-                if not untold:
-                    is_all.set()
-
-        def tell() -> None:
-            untold.update(dict.fromkeys(session.peer.name for session in self._sessions))
-            for session in self._sessions:
-                session.on_noted = partial(noted, session)
-                session.send(NewKey(key))
-
-        self.call(tell)
-        is_all.wait(NOTED_S)
-        return tuple(self.call(lambda: sorted(untold)))
+    def _rotate(self, *, is_forced: bool) -> tuple[KeyPair, tuple[str, ...]]:
+        made = make_keys()
+        missed: tuple[PeerStatus, ...] = ()
+        if len(self.book):
+            missed = tell_key(made.public, self.call, lambda: tuple(self._sessions))
+        if missed and not is_forced:
+            told = ", ".join(f"{one.peer.name} ({one.why or one.condition})" for one in missed)
+            raise PeerLost(
+                f"not told of a new key: {told}. Wait until they are up, remove those that do not "
+                "come back (`edge-agent peer remove`), or give --force and add the new key there "
+                "by hand (`edge-agent peer add`)"
+            )
+        replace_keys(self._key_store, made)
+        self.book.own(made.public)
+        if self._thread is None:
+            self._keys = made
+        else:
+            self.call(lambda: self._use(made))
+        return made, tuple(one.peer.name for one in missed)
 
     def _use(self, keys: KeyPair) -> None:
         self._keys = keys

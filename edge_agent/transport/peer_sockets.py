@@ -5,6 +5,7 @@ waits for all of them. Nothing here blocks but `Switchboard.wait`.
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,6 +29,8 @@ GOODBYE_MS: Final = 200
 """How long a closed socket may go on with what was sent on it."""
 _RECONNECT_MS: Final = 100
 _RECONNECT_MAX_MS: Final = 2000
+_FAMILY: Final = socket.AF_INET
+"""Whatever is said here, the system knows of which family a socket is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +42,8 @@ class Received:
     route: bytes
     """Where an answer goes."""
     payload: bytes
+    connection: int
+    """The number of the connection on which it came, for `Listener.end_connection`."""
 
 
 class _Watched(Watched):
@@ -73,18 +78,25 @@ class Listener(_Watched):
         self.socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         self.endpoint = self.bind(at)
         """Where it listens."""
-        self.connections = 0
+        self._unproven: dict[int, None] = {}
+        """The numbers of connections over which nothing came, the oldest first."""
+        self._proven: set[int] = set()
+
+    @property
+    def connections(self) -> int:
         """How many there are, proven or not, as far as `events` told."""
+        return len(self._unproven) + len(self._proven)
 
     def events(self) -> list[LinkEvent]:
         """See `Watched`."""
-        found = super().events()
-        for event in found:
+        found = self.numbered_events()
+        for event, number in found:
+            if event in (LinkEvent.CAME, LinkEvent.ENDED):
+                self._unproven.pop(number, None)
+                self._proven.discard(number)
             if event is LinkEvent.CAME:
-                self.connections += 1
-            elif event is LinkEvent.ENDED:
-                self.connections = max(0, self.connections - 1)
-        return found
+                self._unproven[number] = None
+        return [event for event, _ in found]
 
     def receive(self) -> Received | None:
         """The next message; None: there is none now."""
@@ -93,7 +105,37 @@ class Listener(_Watched):
             return None
         # Of every frame, because the routing id is whatever the other side says.
         key = PublicKey(str(frames[-1].get("User-Id")))
-        return Received(key=key, route=frames[0].bytes, payload=_whole(frames[1:]))
+        number = int(frames[-1].get(zmq.SRCFD))
+        if number in self._unproven:
+            del self._unproven[number]
+            self._proven.add(number)
+        return Received(
+            key=key, route=frames[0].bytes, payload=_whole(frames[1:]), connection=number
+        )
+
+    def end_unproven(self, most: int) -> int:
+        """End the oldest connections over which nothing came, until there are at most so many;
+        how many were ended."""
+        surplus = list(self._unproven)[: max(0, len(self._unproven) - most)]
+        for number in surplus:
+            self.end_connection(number)
+        return len(surplus)
+
+    def end_connection(self, number: int) -> bool:
+        """End one of them, as if the other side had: libzmq has no call for that. What came over
+        it before may still be received. False: it has ended already."""
+        is_there = number in self._unproven or number in self._proven
+        self._unproven.pop(number, None)
+        self._proven.discard(number)
+        if is_there:
+            self._shut_down(number)
+        return is_there
+
+    def _shut_down(self, number: int) -> None:
+        with suppress(OSError), socket.fromfd(number, _FAMILY, socket.SOCK_STREAM) as held:
+            # The number may be that of another file by now, which is not to end.
+            if held.getsockname()[1:2] == (self.endpoint.port,):
+                held.shutdown(socket.SHUT_RDWR)
 
     def send(self, route: bytes, payload: bytes) -> bool:
         """Send to whom a message came from; False: that cannot be done now, or at all."""
@@ -167,9 +209,9 @@ class Switchboard:
         return made
 
     def _add(self, made: _Watched, on_input: Callable[[], None]) -> None:
-        for socket in (made.socket, made.monitor):
-            self._poller.register(socket, zmq.POLLIN)
-            self._calls[socket] = on_input
+        for source in (made.socket, made.monitor):
+            self._poller.register(source, zmq.POLLIN)
+            self._calls[source] = on_input
 
     def pause(self, made: Listener | Dialled) -> None:
         """Take no input from it until `resume`: whoever floods it waits."""
@@ -181,10 +223,10 @@ class Switchboard:
 
     def close(self, made: Listener | Dialled) -> None:
         """End its connections."""
-        for socket in (made.socket, made.monitor):
-            if socket in self._poller:
-                self._poller.unregister(socket)
-            del self._calls[socket]
+        for source in (made.socket, made.monitor):
+            if source in self._poller:
+                self._poller.unregister(source)
+            del self._calls[source]
         made.close()
 
     def wake(self) -> None:
@@ -200,14 +242,14 @@ class Switchboard:
 
     def serve(self, ready: list[Any]) -> None:
         """Call whoever has input."""
-        for socket in ready:
-            if socket is self._gate.socket:
+        for source in ready:
+            if source is self._gate.socket:
                 self._gate.serve()
-            elif socket == self._wake_fd:
+            elif source == self._wake_fd:
                 with suppress(BlockingIOError):
                     os.eventfd_read(self._wake_fd)
             # One may be closed by what another one brought; and both of a pair may be ready.
-            elif (call := self._calls.get(socket)) is not None:
+            elif (call := self._calls.get(source)) is not None:
                 call()
 
     def end(self) -> None:

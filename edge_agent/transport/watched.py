@@ -50,10 +50,10 @@ _EVENTS: Final = {
     zmq.EVENT_DISCONNECTED: LinkEvent.ENDED,
     zmq.EVENT_CLOSED: LinkEvent.UNREACHED,
 }
-ALL_BUT_UNREACHED: Final = sum(_EVENTS) - zmq.EVENT_CLOSED
 ALL_WITH_AN_END: Final = sum(_EVENTS) - zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 """Each connection that came or was made ends with `ENDED`. If libzmq 4.3.5 is to tell of a message
 that was not encrypted rightly, it forgets to end the connection, which then stands still."""
+ALL_BUT_UNREACHED: Final = ALL_WITH_AN_END - zmq.EVENT_CLOSED
 
 
 class Watched:
@@ -77,7 +77,7 @@ class Watched:
         self.socket.setsockopt(zmq.RCVHWM, high_water)
         self.socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         self.socket.setsockopt(zmq.BACKLOG, _BACKLOG)
-        self.monitor = self.socket.get_monitor_socket(monitored)
+        self.monitor = monitor_of(context, self.socket, monitored)
 
     def bind(self, at: Endpoint) -> Endpoint:
         """Listen there; where it is then, if the port is 0.
@@ -140,6 +140,18 @@ class Watched:
         self.socket.disable_monitor()
         self.monitor.close(linger=0)
         self.socket.close()
+
+
+def monitor_of(context: Context, socket: zmq.Socket[bytes], monitored: int) -> zmq.Socket[bytes]:
+    """Where it tells of its connections. Any number of events may wait there: with a limit, as
+    `get_monitor_socket` has it, libzmq's thread waits for somebody to read them, and holds a lock
+    without which the socket cannot be closed."""
+    address = f"inproc://events-{socket.FD}"
+    socket.monitor(address, monitored)
+    made = context.socket(zmq.PAIR)
+    made.setsockopt(zmq.RCVHWM, 0)
+    made.connect(address)
+    return made
 
 
 def _cannot_listen(at: Endpoint, error: zmq.ZMQError) -> UsageError:

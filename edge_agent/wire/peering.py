@@ -65,6 +65,8 @@ class Hello(Message, frozen=True, tag="hello", kw_only=True):
     version: ShortText
     beat_s: Interval
     """How often its heartbeats will come."""
+    agent: ShortText
+    """Drawn when the agent started: two that run at once with one key are told apart by it."""
 
 
 class Welcome(Message, frozen=True, tag="welcome", kw_only=True):
@@ -77,6 +79,8 @@ class Welcome(Message, frozen=True, tag="welcome", kw_only=True):
     """Where this device listens."""
     version: ShortText
     beat_s: Interval
+    agent: ShortText
+    """As in `Hello`."""
 
 
 class Refused(Message, frozen=True, tag="refused"):

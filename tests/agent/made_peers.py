@@ -21,6 +21,7 @@ from edge_agent.endpoints import Endpoint
 from edge_agent.peers import KeyPair, Peer, PeerCondition, PeerStatus, PublicKey
 from edge_agent.store.folder import make_folder
 from edge_agent.transport.curve import encrypt_as_client, make_keys
+from edge_agent.transport.watched import monitor_of
 from edge_agent.wire.messages import Message
 from edge_agent.wire.peering import (
     Beat,
@@ -178,7 +179,7 @@ class RawSocket:
         self.socket.setsockopt(zmq.RECONNECT_IVL, 20)
         if keys is not None:
             encrypt_as_client(self.socket, keys, server)
-        self.monitor = self.socket.get_monitor_socket()
+        self.monitor = monitor_of(context, self.socket, zmq.EVENT_ALL)
         self.socket.connect(str(to))
 
     def send(self, *frames: bytes) -> bool:
@@ -238,7 +239,7 @@ class Stranger:
 
     def hello(self, name: str = "stranger", beat_s: float = BEAT_S) -> Hello:
         """What it says at a door."""
-        return Hello(name=name, endpoints=(), version="raw", beat_s=beat_s)
+        return Hello(name=name, endpoints=(), version="raw", beat_s=beat_s, agent="")
 
     def heard(self, at: RawSocket, timeout_s: float = 5.0) -> list[PeerMessage]:
         """What comes until nothing more does for the time, or the connection is said to end."""

@@ -3,10 +3,11 @@ and disturbs nobody else. All sockets are real."""
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,8 @@ from edge_agent.agent.offences import PATIENCE
 from edge_agent.agent.peering import Peering
 from edge_agent.peers import KeyPair, PeerCondition, device_id
 from edge_agent.transport.curve import keys_of
-from edge_agent.transport.peer_sockets import MAX_MESSAGE_BYTES
+from edge_agent.transport.peer_sockets import HIGH_WATER, MAX_MESSAGE_BYTES
+from edge_agent.wire.contents import AskProbe, ContentCodec
 from edge_agent.wire.peering import (
     PROTOCOL,
     Beat,
@@ -53,6 +55,7 @@ from tests.agent.made_peers import (
 )
 from tests.system.running import wait_until
 
+GUEST = "guest"
 UP, BARRED, GONE = PeerCondition.UP, PeerCondition.BARRED, PeerCondition.GONE
 
 
@@ -143,35 +146,84 @@ def test_whoever_only_speaks_tcp_reads_a_greeting_and_is_cut_off(one: Peering) -
         assert text not in said
 
 
-def test_connections_that_prove_nothing_do_not_pile_up(one: Peering) -> None:
+@contextmanager
+def crowd(port: int, count: int) -> Iterator[list[socket.socket]]:
+    """So many connections to a port on which nothing is said."""
     with ExitStack() as held:
-        with suppress(ConnectionError):
-            for _ in range(door.MOST_CONNECTIONS + 40):
-                at = ("127.0.0.1", endpoint_of(one).port)
-                held.enter_context(socket.create_connection(at, timeout=5))
-        wait_until(
-            lambda: one.counters["crowds of unproven connections ended"] >= 1, "the crowd is ended"
-        )
-    with stranger() as later:
-        # The door is there again.
-        wait_until(lambda: later.is_refused(one), "the door")
+        yield [
+            held.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+            for _ in range(count)
+        ]
 
 
-def test_a_crowd_at_the_socket_of_a_peer_costs_that_peer_a_new_connection(
-    one: Peering, bad: Stranger
+def has_ended(connection: socket.socket) -> bool:
+    """Whether the other side has ended it."""
+    connection.settimeout(0)
+    try:
+        while connection.recv(4096):
+            pass  # the greeting of ZMTP
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        pass
+    return True
+
+
+def test_of_a_crowd_at_the_door_the_oldest_are_ended_and_who_is_trusted_gets_in(
+    one: Peering, bad: Stranger, caplog: pytest.LogCaptureFixture
+) -> None:
+    surplus = 40
+    with crowd(endpoint_of(one).port, door.MOST_CONNECTIONS + surplus) as held:
+        wait_until(lambda: all(map(has_ended, held[:surplus])), "the oldest are ended")
+        assert not any(map(has_ended, held[surplus:]))
+        assert one.counters["connections without a proof ended"] == surplus
+        assert isinstance(bad.ask_door(one, bad.hello()), Welcome)
+    told = f"more than {door.MOST_CONNECTIONS} connections at {endpoint_of(one)} prove no key"
+    assert [told in record.message for record in caplog.records].count(True) == 1
+
+
+@pytest.mark.parametrize("kind", ["port", "content_port"])
+def test_a_crowd_at_the_sockets_of_a_peer_costs_it_nothing(
+    one: Peering, bad: Stranger, kind: str
 ) -> None:
     line = line_to(one, bad)
     welcome = bad.ask_door(one, bad.hello())
     assert isinstance(welcome, Welcome)
-    with ExitStack() as held:
-        # The last ones may find it closed, or being closed.
-        with suppress(ConnectionError):
-            for _ in range(peer_sessions.MOST_CONNECTIONS + 4):
-                held.enter_context(socket.create_connection(("127.0.0.1", welcome.port), timeout=5))
-        assert bad.heard(line)[-1] == Goodbye(Leaving.RECONNECTS)
-    again = bad.ask_door(one, bad.hello())
-    assert isinstance(again, Welcome)
+    content = bad.dial(endpoint_of(one).at(welcome.content_port), one.keys.public)
+    content.send(ContentCodec().encode(AskProbe(number=1, length_bytes=8)))
+    assert content.receive() is not None
+    line.events()
+    content.events()
+    surplus = 40
+    with crowd(getattr(welcome, kind), peer_sessions.MOST_CONNECTIONS + surplus) as held:
+        wait_until(lambda: all(map(has_ended, held[:surplus])), "the oldest are ended")
+        assert one.counters["connections without a proof ended"] == surplus
+        content.send(ContentCodec().encode(AskProbe(number=2, length_bytes=8)))
+        assert content.receive() is not None
+        # Heartbeats go on in both directions.
+        bad.say(line, beat(2))
+        wait_until(lambda: _echoed(bad, line) == 2, "it is heard")
+    assert line.events() | content.events() == set()
     assert status_of(one, "bad").offences == 0
+
+
+def test_a_peer_that_holds_many_proven_connections_offends(one: Peering, bad: Stranger) -> None:
+    line = line_to(one, bad)
+    welcome = bad.ask_door(one, bad.hello())
+    assert isinstance(welcome, Welcome)
+    line.events()
+    at = endpoint_of(one).at(welcome.port)
+    for number in range(2, 2 * peer_sessions.MOST_CONNECTIONS + 1):
+        more = bad.dial(at, one.keys.public)
+        bad.say(more, beat(number))
+        wait_until(partial(_is_proven, more), "the connection")
+    assert status_of(one, "bad").offences == 0
+    bad.dial(at, one.keys.public)
+    wait_until(lambda: zmq.EVENT_DISCONNECTED in line.events(), "all of them are ended")
+    assert status_of(one, "bad").offences == 1
+    session = one.session_of(bad.keys.public)
+    assert session is not None
+    assert session.offences.last == "it holds more connections than it may"
 
 
 # ---- tokens
@@ -325,16 +377,56 @@ def test_a_flood_is_held_back_and_leads_to_a_bar(one: Peering, bad: Stranger) ->
     assert psutil.Process().memory_info().rss - before_bytes < 32 * 2**20
 
 
-def test_a_flood_at_the_door_is_dropped(one: Peering, bad: Stranger) -> None:
-    knock = bad.dial(endpoint_of(one), one.keys.public)
+def flooded(one: Peering, who: Stranger, message: bytes, keys: KeyPair) -> list[DoorAnswer]:
+    """What the door answers to many messages until it ends the connection."""
+    knock = who.dial(endpoint_of(one), one.keys.public, keys)
+    ends = {zmq.EVENT_DISCONNECTED, zmq.EVENT_HANDSHAKE_FAILED_AUTH}
+    until_s = clock.monotonic_s() + 10
+    answers: list[DoorAnswer] = []
+    while not knock.events() & ends:
+        assert clock.monotonic_s() < until_s, "the door reads on"
+        for _ in range(100):
+            knock.send(message)
+        while (raw := knock.receive(0)) is not None:
+            answers.append(_decoded(raw))
+    who.hang_up(knock)
+    return answers
+
+
+def test_a_flood_at_the_door_is_ended_and_leads_to_a_bar(
+    one: Peering, bad: Stranger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door, "MESSAGES_PER_S", 20.0)
     hello = bad.codec.encode(bad.hello())
-    for _ in range(500):
-        knock.send(hello)
-    wait_until(lambda: one.counters["messages at the door dropped"] > 100, "they are dropped")
-    answered = 0
-    while knock.receive(0.3) is not None:
-        answered += 1
-    assert answered <= door.MESSAGES_AT_ONCE + 10 * door.MESSAGES_PER_S
+    answers = flooded(one, bad, hello, bad.keys)
+    assert {type(answer) for answer in answers} <= {Welcome}
+    assert len(answers) <= door.MESSAGES_AT_ONCE + door.MESSAGES_PER_S
+    assert status_of(one, "bad").offences == 1
+    # It comes back at once, and is not even admitted.
+    assert bad.is_refused(one)
+    # What was under way is read, and no more of the thousands.
+    assert 1 <= one.counters["messages at the door dropped"] <= 3 * HIGH_WATER
+    while status_of(one, "bad").condition is not BARRED:
+        flooded(one, bad, hello, bad.keys)
+    assert status_of(one, "bad").offences == PATIENCE
+    assert status_of(one, "bad").why.startswith("it says more at the door than it may: nothing is")
+
+
+def test_a_flood_with_a_token_is_ended(
+    one: Peering, bad: Stranger, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    token = read_token(one.invite(60))
+    with stranger() as guest:
+        join = guest.codec.encode(_join(guest))
+        answers = flooded(one, guest, join, _keys_of(token))
+        assert {type(answer) for answer in answers} <= {Joined}
+        with stranger() as other:
+            assert other.is_refused(one, _keys_of(token))
+    wait_until(lambda: one.book.by_key(guest.keys.public), "it has joined")
+    assert [f'joined as "{GUEST}"' in r.message for r in caplog.records].count(True) == 1
+    # Nobody else is held off.
+    assert isinstance(bad.ask_door(one, bad.hello()), Welcome)
 
 
 def test_a_message_that_is_too_large_ends_the_connection_and_then_the_patience(
@@ -398,6 +490,7 @@ def test_endpoints_that_a_peer_tells_are_addresses_alone(one: Peering, bad: Stra
         endpoints=("tcp://evil.example:1", "tcp://0.0.0.0:7", "ipc:///x", "tcp://127.0.0.1:9"),
         version="raw",
         beat_s=0.05,
+        agent="",
     )
     assert isinstance(bad.ask_door(one, hello), Welcome)
     wait_until(lambda: one.book.find("bad").endpoints, "what it told is kept")
@@ -421,7 +514,18 @@ def _port_of_good(one: Peering) -> int:
     return listener.endpoint.port
 
 
-def _join(who: Stranger, name: str = "guest") -> Join:
+def _is_proven(line: RawSocket) -> bool:
+    return zmq.EVENT_HANDSHAKE_SUCCEEDED in line.events(5)
+
+
+def _echoed(who: Stranger, line: RawSocket) -> int | None:
+    raw = line.receive(1)
+    assert raw is not None
+    message = decode_from(who.codec.from_peer, raw)
+    return message.echo if isinstance(message, Beat) else None
+
+
+def _join(who: Stranger, name: str = GUEST) -> Join:
     return Join(key=who.keys.public, name=name, endpoints=(), version="raw")
 
 

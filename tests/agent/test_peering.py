@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,8 +13,9 @@ import zmq
 
 from edge_agent import clock
 from edge_agent.agent.peering import Peering
+from edge_agent.agent.twins import ONE_KEY
 from edge_agent.endpoints import Endpoint
-from edge_agent.errors import PeerLost, PeerRefused, UnknownPeer, UsageError
+from edge_agent.errors import Busy, PeerLost, PeerRefused, UnknownPeer, UsageError
 from edge_agent.peers import Origin, Peer, PeerCondition, PublicKey, device_id, raw_key
 from edge_agent.store.device_key import DeviceKeyStore
 from edge_agent.transport.curve import make_keys
@@ -30,9 +33,16 @@ from tests.agent.made_peers import (
     stranger,
     until,
 )
+from tests.relay import Relay
 from tests.system.running import wait_until
 
 UP, SILENT, GONE = PeerCondition.UP, PeerCondition.SILENT, PeerCondition.GONE
+
+
+@pytest.fixture(autouse=True)
+def _who_was_refused_comes_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("knocking", "peer_sessions"):
+        monkeypatch.setattr(f"edge_agent.agent.{module}.REFUSED_PAUSE_S", 0.2)
 
 
 def test_a_token_puts_each_device_on_the_list_of_the_other(made: Devices) -> None:
@@ -332,12 +342,12 @@ def test_a_rotated_key_reaches_the_peers_and_the_old_one_is_of_no_use(made: Devi
 def test_a_key_is_not_rotated_while_a_peer_cannot_be_told(
     made: Devices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edge_agent.agent.peering.NOTED_S", 0.3)
+    monkeypatch.setattr("edge_agent.agent.rotating.NOTED_S", 0.3)
     one, two = made.start("one"), made.start("two", listens=False)
     joined(one, two)
     two.stop()
     old = one.keys
-    with pytest.raises(PeerLost, match=r"^not told of a new key: two\. Wait until"):
+    with pytest.raises(PeerLost, match=r"^not told of a new key: two \(it was stopped\)\. Wait"):
         one.rotate(is_forced=False)
     assert one.keys == old
     made.start("two", listens=False)
@@ -347,6 +357,87 @@ def test_a_key_is_not_rotated_while_a_peer_cannot_be_told(
     assert untold == ("lost",)
     assert one.keys.public == keys.public != old.public
     until(one, "two", UP)
+
+
+def test_of_two_rotations_at_once_the_second_is_told_to_wait(
+    made: Devices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge_agent.agent.rotating.NOTED_S", 0.5)
+    one = made.start("one")
+    one.add(Peer(key=make_keys().public, name="lost"))
+    with ThreadPoolExecutor(1) as other:
+        first = other.submit(one.rotate, is_forced=True)
+        wait_until(one._rotating.locked, "the first one has begun")
+        with pytest.raises(Busy, match=r"^the key is being rotated already"):
+            one.rotate(is_forced=True)
+        made_keys, _ = first.result()
+    assert one.keys == made_keys
+
+
+@pytest.fixture
+def twins(made: Devices) -> tuple[Peering, Peering, Peering]:
+    """A device, its peer, and another one to which the state folder of the peer was copied; the
+    peer is connected, and the other one was refused."""
+    one, two = made.start("one"), made.start("two", listens=False)
+    joined(one, two)
+    two.stop()
+    shutil.copytree(made.folder / "two", made.folder / "copy")
+    two = made.start("two", listens=False)
+    until(one, "two", UP)
+    until(two, "one", UP)
+    copy = made.start("copy", listens=False)
+    wait_until(lambda: status_of(copy, "one").why == ONE_KEY, "the second one is told")
+    return one, two, copy
+
+
+def test_two_devices_with_one_key_are_told_and_do_not_push_each_other_out(
+    twins: tuple[Peering, Peering, Peering], caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two, copy = twins
+    before, at_s = status_of(one, "two"), clock.monotonic_s()
+    refused = "devices with the key of another one refused"
+    count = one.counters[refused]
+    wait_until(lambda: one.counters[refused] > count, "it tries again")
+    for device, peer in ((one, "two"), (two, "one")):
+        assert status_of(device, peer).condition is UP
+    after = status_of(one, "two")
+    assert after.why == ONE_KEY
+    assert after.for_s - before.for_s == pytest.approx(clock.monotonic_s() - at_s, abs=0.1)
+    assert status_of(copy, "one").condition is GONE
+    told = [record.message for record in caplog.records if ONE_KEY in record.message]
+    assert told.count(f'peer "two": {ONE_KEY}') <= 1
+    # The first one ends: the second one takes its place.
+    two.stop()
+    until(one, "two", UP)
+    until(copy, "one", UP)
+
+
+def test_of_two_devices_with_one_key_the_one_that_is_connected_can_rotate_it(
+    twins: tuple[Peering, Peering, Peering],
+) -> None:
+    one, two, copy = twins
+    keys, untold = two.rotate(is_forced=False)
+    assert untold == ()
+    wait_until(lambda: one.book.find("two").keys == (keys.public,), "the new key")
+    until(two, "one", UP)
+    wait_until(lambda: "does not admit this device" in status_of(copy, "one").why, "the refusal")
+
+
+def test_of_two_devices_with_one_key_the_other_one_can_rotate_it_and_is_invited_anew(
+    twins: tuple[Peering, Peering, Peering], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge_agent.agent.rotating.NOTED_S", 0.3)
+    one, _, copy = twins
+    with pytest.raises(PeerLost) as told:
+        copy.rotate(is_forced=False)
+    assert str(told.value).startswith(f"not told of a new key: one ({ONE_KEY}). Wait until")
+    keys, untold = copy.rotate(is_forced=True)
+    assert untold == ("one",)
+    copy.join(one.invite(60))
+    until(copy, "one", UP)
+    until(one, "copy", UP)
+    assert one.book.find("copy").key == keys.public
+    assert status_of(one, "two").condition is UP
 
 
 def test_a_peer_that_freezes_is_silent_in_time_and_up_again_after(made: Devices) -> None:
@@ -412,16 +503,20 @@ def test_a_round_trip_is_what_the_way_takes_and_not_what_the_other_side_waits(
 
 @pytest.mark.parametrize("way", ["to_target", "to_client"])
 def test_bytes_that_were_changed_on_the_way_are_not_taken(made: Devices, way: str) -> None:
-    one, two = made.start("one", silent_s=0.5), made.start("two", listens=False, silent_s=0.5)
+    # Nobody waits for it to be silent: libzmq ends such a connection, and another one is made.
+    one, two = (
+        made.start("one", silent_s=30, gone_s=60),
+        made.start("two", listens=False, silent_s=30, gone_s=60),
+    )
     with relayed(one, two) as (_, line):
         direction = getattr(line, way)
         for at in (3, 7, 11, 50, 90):
+            before = line.counts.flipped
             direction.flip_after(at)
-        wait_until(lambda: line.counts.flipped == 5, "the flips")
-        until(one, "two", UP)
-        until(two, "one", UP)
-        # Libzmq ends such a connection or stops reading it: either way another one was made.
+            wait_until(partial(_has_flipped, line, before), "the flip")
         wait_until(lambda: line.counts.accepted >= 2, "a new connection")
+        seen = status_of(two, "one").round_trip_s
+        wait_until(lambda: status_of(two, "one").round_trip_s != seen, "heartbeats in both ways")
         until(one, "two", UP)
         until(two, "one", UP)
         assert status_of(one, "two").offences == status_of(two, "one").offences == 0
@@ -445,6 +540,10 @@ def test_names_and_keys_do_not_cross_in_the_clear(made: Devices) -> None:
         assert key.secret.raw not in seen
     for text in (b"name-of", b"hello", b"beat", b"goodbye", b"0.1.0"):
         assert text not in seen
+
+
+def _has_flipped(relay: Relay, before: int) -> bool:
+    return relay.counts.flipped > before
 
 
 def _knows(device: Peering, key: PublicKey) -> bool:

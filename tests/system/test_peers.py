@@ -251,7 +251,7 @@ def test_a_rotated_key_is_told_to_the_peers(start: StartAgent, elsewhere: MakePl
     two.stop()
     refused = one.command("key", "rotate")
     assert (refused.code, refused.out) == (18, "")
-    assert "not told of a new key: two. Wait until they are up" in refused.err
+    assert "not told of a new key: two (it was stopped). Wait until they are up" in refused.err
 
 
 @pytest.mark.long

@@ -10,7 +10,7 @@ import pytest
 import zmq
 
 from edge_agent import clock
-from edge_agent.endpoints import Endpoint
+from edge_agent.endpoints import Endpoint, parse_endpoint
 from edge_agent.errors import UsageError
 from edge_agent.transport.watched import (
     ALL_BUT_UNREACHED,
@@ -180,6 +180,17 @@ def test_many_events_are_told_in_several_turns(made: Made) -> None:
         assert len(news) <= MOST_EVENTS
         found += news
     assert found.count(CAME) == MOST_EVENTS
+
+
+def test_events_that_nobody_reads_hold_up_neither_connections_nor_the_end(made: Made) -> None:
+    listening, dialling = made.pair()
+    at = parse_endpoint("bound", listening.socket.get_string(zmq.LAST_ENDPOINT))
+    # Two events each; libzmq's own limit is reached by 1000.
+    for _ in range(1200):
+        socket.create_connection((at.host, at.port), timeout=10).close()
+    assert dialling.send_parts([b"x"], copy=True)
+    assert listening.socket.poll(5000)
+    listening.close()
 
 
 @pytest.mark.long

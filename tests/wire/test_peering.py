@@ -62,8 +62,10 @@ PLACES: dict[str, msgspec.msgpack.Decoder[Any]] = {
     "from_peer": CODEC.from_peer,
 }
 JOIN = Join(key=KEY, name="pi2", endpoints=ENDS, version="0.1.0")
-HELLO = Hello(name="pi2", endpoints=ENDS, version="0.1.0", beat_s=0.25)
-WELCOME = Welcome(port=65535, content_port=1, endpoints=ENDS, version="0.1.0", beat_s=MAX_BEAT_S)
+HELLO = Hello(name="pi2", endpoints=ENDS, version="0.1.0", beat_s=0.25, agent="a1")
+WELCOME = Welcome(
+    port=65535, content_port=1, endpoints=ENDS, version="0.1.0", beat_s=MAX_BEAT_S, agent="a2"
+)
 BEAT = Beat(number=2**53, echo=0, held_s=1e6)
 LINK = ToldLink(
     device="a" * 20,
