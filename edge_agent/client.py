@@ -30,13 +30,12 @@ from edge_agent.errors import (
     error_from_code,
 )
 from edge_agent.peer_calls import PeerCalls
-from edge_agent.plans import DividedPlan, ExecutionPlan, Target
+from edge_agent.plan_calls import PlanCalls, unheard
+from edge_agent.plans import ExecutionPlan, Target
 from edge_agent.tensors import Arrays, Shape
 from edge_agent.transport import local
 from edge_agent.transport.memory import OwnMemory
 from edge_agent.wire.arguments import (
-    bounds_of,
-    check_front,
     check_progress,
     check_socket,
     count_of,
@@ -49,7 +48,6 @@ from edge_agent.wire.arguments import (
     pins_of,
     served_target,
     shapes_of,
-    targets_of,
     text_of,
     texts_of,
     timeout_of,
@@ -61,14 +59,12 @@ from edge_agent.wire.messages import (
     MAX_THREADS,
     AgentMessage,
     AskDevices,
-    AskDistributions,
     AskModels,
     AskPlan,
     AskStatus,
     ClientMessage,
     Codec,
     Devices,
-    Distributions,
     Done,
     Failure,
     Infer,
@@ -86,7 +82,7 @@ from edge_agent.wire.messages import (
 from edge_agent.wire.parts import ModelState, Place, TensorHead
 
 if TYPE_CHECKING:
-    from edge_agent.distributions import Planned
+    pass
 
 log = logging.getLogger(__name__)
 
@@ -125,11 +121,7 @@ class Link:
         self.stream.close()
 
 
-def _unheard(_fraction: float, _what: str) -> None:
-    """Nobody wants to know how far it is."""
-
-
-class Client(PeerCalls):
+class Client(PeerCalls, PlanCalls):
     """A connection to the agent of this device; safe to use from several threads at once.
 
     Every request that is under way has a connection of its own, taken from a pool. If the agent
@@ -368,7 +360,7 @@ class Client(PeerCalls):
         model: str,
         shapes: Mapping[str, Shape] | None = None,
         *,
-        on_progress: Callable[[float, str], None] = _unheard,
+        on_progress: Callable[[float, str], None] = unheard,
     ) -> ExecutionPlan:
         """The plan of a model, with everything that explains it.
 
@@ -393,62 +385,6 @@ class Client(PeerCalls):
             clock.sleep_s(POLL_S)
         return _wanted(answer, Plan).plan
 
-    def divided(self, model: str) -> DividedPlan | None:
-        """The last plan of a model over several devices that was tried, with what was measured and
-        whether it serves; None: none was.
-
-        Raises: as `plan`.
-        """
-        return self._ask(AskPlan(model=model_of("model", model)), Plan).divided
-
-    def distributions(
-        self,
-        model: str,
-        targets: Sequence[Target | str] = (),
-        *,
-        is_pareto: bool = False,
-        bounds: Mapping[Target | str, float] | None = None,
-        on_progress: Callable[[float, str], None] = _unheard,
-    ) -> Planned:
-        """The best distribution of a loaded model for each target, over this device as it was
-        measured and the peers that may work for it, with what each is predicted to give.
-
-        The planner process of the agent works it out, beside what serves; nothing is changed.
-
-        Args:
-            model: the name under which it was loaded.
-            targets: `latency`, `throughput`, `energy`, `memory`, `bytes`; (): all whose metric is
-                known, which energy is not as long as nobody told what the device draws.
-            is_pareto: also the Pareto set over the targets, of which there are two then, or more.
-            bounds: limits by target, in seconds, requests per second, joules or bytes: at most so
-                much, of the throughput at least.
-            on_progress: takes how far it is, 0 to 1, and what comes next, each time that is news.
-
-        Raises:
-            UnknownModel: no model has that name, or it was unloaded meanwhile.
-            BadRequest: a target or bound is wrong, the model was not measured, or it is not
-                planned yet: `wait` for that.
-            EdgeAgentError: its plan could not be made.
-            Busy: others ask the planner, and as many wait for that as may: 4.
-            DeadlineExceeded: planning took too long.
-        """
-        model = model_of("model", model)
-        is_pareto = flag_of("is_pareto", is_pareto)
-        check_progress(on_progress)
-        wanted = targets_of(targets)
-        check_front(wanted, is_pareto=is_pareto)
-        message = AskDistributions(
-            model=model,
-            targets=wanted,
-            bounds=bounds_of(bounds),
-            is_pareto=is_pareto,
-        )
-        found = self._ask(message, Distributions, on_progress)
-        # Only this needs it, and importing the Client should not take longer for that.
-        from edge_agent.wire.routes import unpack
-
-        return unpack(found.planned)
-
     def replan(self, model: str, *, wait: bool = False) -> ModelState:
         """Measure and plan a model again while it goes on serving."""
         wait = flag_of("wait", wait)
@@ -467,12 +403,12 @@ class Client(PeerCalls):
         self,
         message: ClientMessage,
         want: type[M],
-        on_progress: Callable[[float, str], None] = _unheard,
+        on_progress: Callable[[float, str], None] = unheard,
     ) -> M:
         return _wanted(self._asked(message, on_progress), want)
 
     def _asked(
-        self, message: ClientMessage, on_progress: Callable[[float, str], None] = _unheard
+        self, message: ClientMessage, on_progress: Callable[[float, str], None] = unheard
     ) -> AgentMessage:
         try:
             # An idle connection may lead to an agent that has ended, and what is asked here must
@@ -492,7 +428,7 @@ class Client(PeerCalls):
         message: ClientMessage,
         tensors: Sequence[Buffer],
         until_s: float | None,
-        on_progress: Callable[[float, str], None] = _unheard,
+        on_progress: Callable[[float, str], None] = unheard,
     ) -> tuple[AgentMessage, Buffer]:
         """Send and receive; the link is closed if that fails, or if what is asked fails while
         somebody may still write into its memory."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from edge_agent.peers import Peer
+from edge_agent.plan_calls import unheard
 from edge_agent.wire.about_peers import (
     AddPeer,
     AskPeers,
@@ -34,7 +35,12 @@ class PeerCalls(ABC):
     """A part of the Client."""
 
     @abstractmethod
-    def _ask(self, message: ClientMessage, want: type[M]) -> M:
+    def _ask(
+        self,
+        message: ClientMessage,
+        want: type[M],
+        on_progress: Callable[[float, str], None] = unheard,
+    ) -> M:
         """Ask the agent for an answer of that kind."""
 
     def invite(self, ttl_s: float = INVITATION_S) -> str:

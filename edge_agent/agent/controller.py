@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from edge_agent import clock
 from edge_agent.agent.builders import Builder
 from edge_agent.agent.datapath import DataPath
+from edge_agent.agent.divides import DividesOver, NoOthers
 from edge_agent.agent.kept import save_kept, units_text
 from edge_agent.agent.lanes import Lane
 from edge_agent.agent.loaded import Loaded, Planning
@@ -40,7 +40,6 @@ from edge_agent.errors import (
     ModelRefused,
     StorageError,
     UnknownModel,
-    UnknownPeer,
     UsageError,
     WorkerLost,
 )
@@ -66,58 +65,6 @@ OWNER = "local"
 FIRST_REQUEST_S = 0.1
 """A build begins so long after the load: what a client asks at once goes first."""
 SERVED_LATELY_S = 30.0
-
-
-class DividesOver(Protocol):
-    """Who divides models over devices: see `deploying.Deployer`."""
-
-    def consider(self, loaded: Loaded, *, is_fresh: bool = False) -> None:
-        """Divide a model, if that pays; `is_fresh`: measure the stages again."""
-        ...
-
-    def check_names(self, names: Sequence[str]) -> None:
-        """Raises: UnknownPeer: a device of that name is not trusted."""
-        ...
-
-    def expect(self, loaded: Loaded) -> None:
-        """A model is about to be planned, and then to be divided."""
-        ...
-
-    def pause(self, loaded: Loaded) -> None:
-        """End what is being done to divide a model; what serves goes on."""
-        ...
-
-    def stop(self, loaded: Loaded) -> None:
-        """As `pause`, and end what a model has on other devices."""
-        ...
-
-    def has_left(self, loaded: Loaded) -> None:
-        """The worker of a divided epoch is gone."""
-        ...
-
-
-class NoOthers:
-    """Without other devices. Implements `DividesOver`."""
-
-    def consider(self, loaded: Loaded, *, is_fresh: bool = False) -> None:
-        """There is nothing to divide over."""
-
-    def check_names(self, names: Sequence[str]) -> None:
-        """Raises: UnknownPeer: as soon as there is a name."""
-        for name in names:
-            raise UnknownPeer(f'no peer is called "{name}"')
-
-    def expect(self, loaded: Loaded) -> None:
-        """It will not be."""
-
-    def pause(self, loaded: Loaded) -> None:
-        """Nothing is being done."""
-
-    def stop(self, loaded: Loaded) -> None:
-        """Nothing is being done."""
-
-    def has_left(self, loaded: Loaded) -> None:
-        """There is none."""
 
 
 class Controller:

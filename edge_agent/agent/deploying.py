@@ -83,7 +83,7 @@ class Deployer:
     # ---- asked by the controller
 
     def consider(self, loaded: Loaded, *, is_fresh: bool = False) -> None:
-        """See `controller.DividesOver`; on a thread of its own, and once more, if that is being
+        """See `divides.DividesOver`; on a thread of its own, and once more, if that is being
         done already."""
         work = loaded.dividing
         if self._host.is_over(loaded) or loaded.plan is None:
@@ -101,28 +101,28 @@ class Deployer:
         ).start()
 
     def check_names(self, names: Sequence[str]) -> None:
-        """See `controller.DividesOver`."""
+        """See `divides.DividesOver`."""
         self._peers.check_names(names)
 
     def expect(self, loaded: Loaded) -> None:
-        """See `controller.DividesOver`."""
+        """See `divides.DividesOver`."""
         if self.surroundings(loaded).peers:
             work = loaded.dividing
             work.state, work.fraction, work.what = "waiting", 0.0, "waiting for the plan"
 
     def pause(self, loaded: Loaded) -> None:
-        """See `controller.DividesOver`."""
+        """See `divides.DividesOver`."""
         with self._changing:
             loaded.dividing.is_wanted = False
             loaded.dividing.stopped.set()
 
     def stop(self, loaded: Loaded) -> None:
-        """See `controller.DividesOver`."""
+        """See `divides.DividesOver`."""
         self.pause(loaded)
         self.has_left(loaded)
 
     def has_left(self, loaded: Loaded) -> None:
-        """See `controller.DividesOver`."""
+        """See `divides.DividesOver`."""
         with self._changing:
             active = [one for one in self._active.values() if one.loaded is loaded]
         for one in active:

@@ -333,7 +333,8 @@ def run_plan(options: argparse.Namespace) -> int:
     if options.explain:
         print(render(plan))
     else:
-        print(f'model "{state.name}": {plan}\n{plan.reason}')
+        alone = str(plan) if state.divided else state.plan
+        print(f'model "{state.name}": {alone}\n{plan.reason}')
     for line in divided_lines(divided, state):
         print(line)
     _print_specialised(state)

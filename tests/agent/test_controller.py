@@ -27,6 +27,7 @@ from edge_agent.agent.lanes import Lane
 from edge_agent.agent.loaded import Loaded
 from edge_agent.agent.probing import Prober
 from edge_agent.agent.processes import Child
+from edge_agent.agent.stations import OfDivided
 from edge_agent.agent.stores import Stores
 from edge_agent.agent.workers import Serve, Worker, Workers
 from edge_agent.config import Settings
@@ -167,7 +168,9 @@ class FakeWorkers:
         child: FakeChild,
         on_lost: Callable[[Worker], None],
         on_counted: Callable[[Worker, ShapeCounts], None],
+        told: Callable[[OfDivided], None] | None = None,
     ) -> Worker:
+        assert told is None
         worker = Worker(lane, cast(Child, child), serve, on_lost, on_counted)
         ours, end = self.rig.stream()
         deployment = Deployment(

@@ -52,6 +52,7 @@ from edge_agent.wire.peering import (
     refusal,
 )
 from edge_agent.wire.telling import AskProfile, Profile, Statistics, ToldGoodput, ToldLink
+from tests.wire.made_deploying import FROM_HOST, FROM_OWNER
 
 KEY = "a" * 52
 ENDS = ("tcp://192.168.1.20:7600", "tcp://[fd00::1]:7600")
@@ -107,6 +108,7 @@ EXAMPLES: list[tuple[str, Message]] = [
     ("from_peer", AskProfile()),
     ("from_peer", Profile(b"")),
     ("from_peer", Profile(b"\x00" * MAX_PROFILE_BYTES)),
+    *(("from_peer", message) for message in (*FROM_OWNER, *FROM_HOST)),
 ]
 
 
