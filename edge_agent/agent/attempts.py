@@ -7,6 +7,7 @@ import hashlib
 import logging
 import queue
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -37,6 +38,7 @@ from edge_agent.stages import Blob, Crossing, StageModel
 from edge_agent.store.hosted import HostedKey
 from edge_agent.store.pool import Pool
 from edge_agent.store.registry import LoadedModel
+from edge_agent.subgraphs import ModelId
 from edge_agent.tensors import Shape, TensorName
 from edge_agent.wire.deploying import (
     DialTo,
@@ -49,6 +51,7 @@ from edge_agent.wire.deploying import (
     HostedStage,
     ListenFor,
     ListeningFor,
+    OfferStages,
     OpenStages,
     PrepareStage,
     StagePrepared,
@@ -182,8 +185,12 @@ class Attempt:
     report: Report
     inbox: queue.SimpleQueue[Told] = field(default_factory=queue.SimpleQueue)
     """Any thread may put something in."""
+    hosts: Mapping[ModelId, frozenset[DeviceId]] = field(default_factory=dict)
+    """Devices that have prepared stages of the model before, by `StageModel.id`."""
     asked: set[DeviceId] = field(default_factory=set)
     """Devices that have heard of the epoch."""
+    received_bytes: Counter[tuple[DeviceId, ModelId]] = field(default_factory=Counter)
+    """What was sent to each device for each stage, by `StageModel.id`."""
 
     # ---- preparing
 
@@ -201,7 +208,7 @@ class Attempt:
                     self._prepare_here(layout, models, is_fresh=is_fresh)
                 else:
                     self._ask_to_prepare(device, layout, models, offered, is_fresh=is_fresh)
-            own, told = self._await_prepared(layout)
+            own, told = self._await_prepared(layout, models)
         return Ready(layout=layout, models=models, own=own, told=told)
 
     def _ask_to_prepare(
@@ -214,6 +221,7 @@ class Attempt:
         is_fresh: bool,
     ) -> None:
         record = self.record
+        sources = self._offered_by_others(device)
         for stage in layout.on(device):
             model = models[stage.number]
             described = msgspec.msgpack.encode(model)
@@ -232,8 +240,23 @@ class Attempt:
                     threads=record.threads,
                     half_bound=record.half_bound,
                     is_fresh=is_fresh,
+                    sources=sources,
                 ),
             )
+
+    def _offered_by_others(self, device: DeviceId) -> tuple[DeviceId, ...]:
+        """Other hosts, which are told to let the device have what both need."""
+        has: dict[DeviceId, list[ModelId]] = {}
+        for stage, hosts in self.hosts.items():
+            for host in hosts - {device}:
+                has.setdefault(host, []).append(stage)
+        sources = []
+        for host, stages in has.items():
+            message = OfferStages(epoch=self.epoch, device=device, stages=tuple(stages))
+            if self.peers.tell(host, message):
+                self.asked.add(host)
+                sources.append(host)
+        return tuple(sources)
 
     def _tell(self, device: DeviceId, message: Message) -> None:
         self.asked.add(device)
@@ -279,7 +302,7 @@ class Attempt:
         self.inbox.put(FromDevice(device=THIS_DEVICE, message=progress))
 
     def _await_prepared(
-        self, layout: Layout
+        self, layout: Layout, models: Mapping[int, StageModel]
     ) -> tuple[dict[int, Prepared], dict[int, StagePrepared]]:
         own: dict[int, Prepared] = {}
         told: dict[int, StagePrepared] = {}
@@ -305,6 +328,8 @@ class Attempt:
                     heard_s[device] = clock.monotonic_s()
                     if where.get(prepared_there.stage) == device:
                         told[prepared_there.stage] = prepared_there
+                        key = device, models[prepared_there.stage].id
+                        self.received_bytes[key] += prepared_there.received_bytes
                         fractions[prepared_there.stage] = 1.0
                 case _:
                     pass

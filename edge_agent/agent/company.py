@@ -76,6 +76,14 @@ class Company:
 
         return self._peering.call(look) if self._peering.has_begun else otherwise
 
+    def peer(self, device: DeviceId) -> Peer | None:
+        """The peer with that id."""
+        return next((p for p in self._peering.book.peers if p.id == device), None)
+
+    def receive_bytes_per_s(self, device: DeviceId) -> float:
+        """Goodput of the link from a peer to this device; 0 if it is not there or not known."""
+        return self._ask(device, lambda s: s.receive_bytes_per_s or 0.0, otherwise=0.0)
+
     def fetch(self, peer: Peer, tensor: Partial, on_received: Callable[[int], None]) -> None:
         """See `Peering.fetch`."""
         self._peering.fetch(peer, tensor, on_received)

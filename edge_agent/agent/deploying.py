@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Final
 
 from edge_agent.agent.attempts import Attempt, FromDevice, HostLost
 from edge_agent.agent.layouts import Layout
@@ -17,15 +18,26 @@ from edge_agent.agent.own_part import OwnPart
 from edge_agent.agent.stations import OfDivided
 from edge_agent.agent.trials import Deployed, Means, Trial
 from edge_agent.devices import DeviceId
-from edge_agent.errors import BuilderLost, EdgeAgentError, PeerLost, ProtocolError, WorkerLost
+from edge_agent.errors import (
+    BuilderLost,
+    EdgeAgentError,
+    PeerLost,
+    ProtocolError,
+    StorageError,
+    WorkerLost,
+)
 from edge_agent.peers import Peer, PeerCondition
 from edge_agent.plans import DividedPlan, Epoch
 from edge_agent.problems import Surroundings
 from edge_agent.stages import StageModel
+from edge_agent.subgraphs import ModelId
 from edge_agent.wire.deploying import EpochFailed, EpochUnlinked, FromHost, StagePrepared
 from edge_agent.wire.hosting import Closed, GiveUpRoute, Unlinked
 
 log = logging.getLogger(__name__)
+
+MOST_STAGES: Final = 64
+"""Of a model, of which it is remembered who has them."""
 
 
 @dataclass(slots=True, eq=False)
@@ -58,6 +70,8 @@ class Deployer:
         self._attempts: dict[Epoch, Attempt] = {}
         self._active: dict[Epoch, _Active] = {}
         self._device_keys: dict[DeviceId, str] = {}
+        self._hosts: dict[ModelId, dict[ModelId, frozenset[DeviceId]]] = {}
+        """Which devices have prepared which stages of a model."""
 
     def surroundings(self, loaded: Loaded) -> Surroundings:
         """What a model may be planned over beside this device."""
@@ -248,7 +262,7 @@ class Deployer:
                 work.is_wanted = False
                 is_fresh, work.is_fresh = work.is_fresh, False
             try:
-                self._divide(loaded, stopped, is_fresh=is_fresh)
+                self._divide_or_again(loaded, stopped, is_fresh=is_fresh)
             except BuilderLost as error:
                 if not stopped.is_set() and not self._host.is_over(loaded):
                     self._failed(loaded, f"the builder died ({error})")
@@ -262,6 +276,14 @@ class Deployer:
         log.warning("%s is not divided: %s", loaded.record.name, why)
         work = loaded.dividing
         work.state, work.fraction, work.what = "failed", 1.0, why
+
+    def _divide_or_again(self, loaded: Loaded, stopped: threading.Event, *, is_fresh: bool) -> None:
+        try:
+            self._divide(loaded, stopped, is_fresh=is_fresh)
+        except StorageError as error:
+            # What was kept of a stage may be damaged, or of another version: it is forgotten now.
+            log.warning("%s is divided again: %s", loaded.record.name, error)
+            self._divide(loaded, stopped, is_fresh=is_fresh)
 
     def _divide(self, loaded: Loaded, stopped: threading.Event, *, is_fresh: bool) -> None:
         work = loaded.dividing
@@ -288,6 +310,7 @@ class Deployer:
             pool=self._means.stores.pool,
             is_stopped=is_stopped,
             report=report,
+            hosts=self._hosts.get(loaded.record.model, {}),
         )
         with self._changing:
             self._attempts[epoch] = attempt
@@ -302,6 +325,7 @@ class Deployer:
             if found.deployed is not None and not is_stopped():
                 made = found.deployed
                 self._take_over(loaded, attempt, made, found.plan)
+            self._remember_hosts(loaded.record.model, attempt)
             work.plan = found.plan
             work.state, work.fraction, work.what = "done", 1.0, "done"
         finally:
@@ -311,6 +335,14 @@ class Deployer:
             if not is_kept:
                 trial.give_up()
                 attempt.drop()
+
+    def _remember_hosts(self, model: ModelId, attempt: Attempt) -> None:
+        known = dict(self._hosts.get(model, {}))
+        for device, stage in attempt.received_bytes:
+            known[stage] = known.get(stage, frozenset()) | {device}
+        while len(known) > MOST_STAGES:
+            del known[next(iter(known))]
+        self._hosts[model] = known
 
     def _take_over(
         self, loaded: Loaded, attempt: Attempt, made: Deployed, plan: DividedPlan | None

@@ -10,6 +10,7 @@ from edge_agent.wire.deploying import (
     DialTo,
     DropEpoch,
     ListenFor,
+    OfferStages,
     OpenStages,
     PrepareStage,
 )
@@ -25,7 +26,9 @@ class Dividing:
     def deploys(self, peer: Peer, message: Deploying) -> None:
         """See `peering.DeploysTo`."""
         match message:
-            case PrepareStage() | OpenStages() | ListenFor() | DialTo() | DropEpoch():
+            case (
+                PrepareStage() | OfferStages() | OpenStages() | ListenFor() | DialTo() | DropEpoch()
+            ):
                 self._hosting.take(peer, message)
             case _:
                 self._deployer.take(peer, message)

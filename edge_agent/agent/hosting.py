@@ -6,8 +6,8 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
@@ -15,6 +15,7 @@ from typing import Final, Protocol
 import msgspec
 
 from edge_agent import clock
+from edge_agent.agent.offers import Offers
 from edge_agent.agent.preparing import Prepared, Preparing
 from edge_agent.agent.processes import Child
 from edge_agent.devices import DeviceId
@@ -24,7 +25,9 @@ from edge_agent.errors import (
     DeadlineExceeded,
     EdgeAgentError,
     ModelRefused,
+    PeerLost,
     ProtocolError,
+    StorageError,
     UsageError,
     WorkerLost,
     error_from_code,
@@ -49,6 +52,7 @@ from edge_agent.wire.deploying import (
     HostedStage,
     ListenFor,
     ListeningFor,
+    OfferStages,
     OpenStages,
     PrepareStage,
     StagePrepared,
@@ -104,6 +108,19 @@ class Peers(Protocol):
         """Where this agent listens; None: nowhere."""
         ...
 
+    @property
+    def offers(self) -> Offers:
+        """What each peer may have of the content of this device."""
+        ...
+
+    def peer(self, device: DeviceId) -> Peer | None:
+        """The peer with that id."""
+        ...
+
+    def receive_bytes_per_s(self, device: DeviceId) -> float:
+        """Goodput of the link from a peer to this device; 0 if it is not there or not known."""
+        ...
+
     def fetch(self, peer: Peer, tensor: Partial, on_received: Callable[[int], None]) -> None:
         """Get what is missing of a tensor from a peer."""
         ...
@@ -154,7 +171,7 @@ class Hosting:
             place = self._epochs.get(epoch)
             if place is not None and owner.key not in place.owner.keys:
                 raise ProtocolError(f"it speaks of {epoch}, which is of another device")
-            if place is None and isinstance(message, PrepareStage | OpenStages):
+            if place is None and isinstance(message, PrepareStage | OfferStages | OpenStages):
                 place = self._begin(owner, epoch)
         if place is None:
             if not isinstance(message, DropEpoch):
@@ -271,6 +288,7 @@ class _HostedEpoch:
         self._preparing = preparing
         self._prepared: dict[int, Prepared] = {}
         self._held: list[ModelId] = []
+        self._offered = ExitStack()
         self._worker: _StageWorker | None = None
 
     def run(self) -> None:
@@ -292,6 +310,7 @@ class _HostedEpoch:
                 self._worker.end()
             for stage in self._held:
                 self._preparing.release(stage)
+            self._offered.close()
             self._hosting.forget(self._epoch)
 
     def _failed(self, error: EdgeAgentError) -> None:
@@ -305,6 +324,8 @@ class _HostedEpoch:
         match message:
             case PrepareStage():
                 self._prepare(message)
+            case OfferStages():
+                self._offer(message)
             case OpenStages():
                 self._open(message)
             case ListenFor(device=device, key=key):
@@ -335,7 +356,7 @@ class _HostedEpoch:
         )
         prepared = self._preparing.prepare(
             key,
-            partial(self._peers.fetch, owner),
+            _Sources(self._peers, owner, message.sources).fetch,
             _Telling(self._epoch, message.stage, self._tell),
             self._place.stopped.is_set,
             is_fresh=message.is_fresh,
@@ -355,6 +376,17 @@ class _HostedEpoch:
                 received_bytes=prepared.received_bytes,
             )
         )
+
+    def _offer(self, message: OfferStages) -> None:
+        """Let another host of this owner have what both need."""
+        wanted = frozenset(message.stages)
+        for hosted in self._preparing.hosted_for(self._place.owner.id):
+            if hosted.key.stage.id in wanted and self._peers.peer(message.device) is not None:
+                with suppress(StorageError):  # then it is fetched elsewhere
+                    content = self._preparing.content_of(hosted.key.stage)
+                    self._offered.enter_context(
+                        self._peers.offers.offering(message.device, content)
+                    )
 
     def _stage_model(self, message: PrepareStage) -> StageModel:
         if message.model.size_bytes > MAX_STAGE_MODEL_BYTES:
@@ -387,7 +419,13 @@ class _HostedEpoch:
             is_encrypted=message.is_encrypted,
         )
         self._worker = _StageWorker(self._hosting.worker(), self._epoch, self._tell)
-        key = self._worker.open(HostStages(epoch=self._epoch, part=part))
+        try:
+            key = self._worker.open(HostStages(epoch=self._epoch, part=part))
+        except StorageError:
+            # As after an update of ONNX Runtime: the next time they are built again.
+            for prepared in self._prepared.values():
+                self._preparing.forget(prepared.hosted.key)
+            raise
         self._tell(EpochOpened(epoch=self._epoch, key=key or None))
 
     def _here(self, stage: HostedStage) -> StageHere:
@@ -411,6 +449,33 @@ class _HostedEpoch:
         if not to:
             raise UsageError(f"no address of device {message.device} is known")
         self._opened.tell(Dial(epoch=self._epoch, device=message.device, key=message.key, to=to))
+
+
+class _Sources:
+    """Where the content of a stage may be had: from its owner, and from others that host the same;
+    first where the link is best."""
+
+    def __init__(self, peers: Peers, owner: Peer, others: Iterable[DeviceId]) -> None:
+        self._peers = peers
+        self._owner = owner
+        self._others = tuple(others)
+
+    def fetch(self, tensor: Partial, on_received: Callable[[int], None]) -> None:
+        """See `preparing.Fetching`."""
+        known = [peer for device in self._others if (peer := self._peers.peer(device)) is not None]
+        ranked = sorted(
+            (self._owner, *known),
+            key=lambda peer: self._peers.receive_bytes_per_s(peer.id),
+            reverse=True,
+        )
+        for peer in ranked:
+            if peer is not self._owner:
+                with suppress(PeerLost, StorageError, ProtocolError):
+                    self._peers.fetch(peer, tensor, on_received)
+                    return
+            else:
+                self._peers.fetch(peer, tensor, on_received)
+                return
 
 
 class _Telling:

@@ -160,6 +160,11 @@ class Session:
         return tuple(dict.fromkeys((*own, *self.peer.endpoints)))
 
     @property
+    def receive_bytes_per_s(self) -> float | None:
+        """Goodput of the link from the peer; None: it is not there, or was not measured."""
+        return self.gauge.bytes_per_s if self.is_there else None
+
+    @property
     def dials(self) -> bool:
         """Whether this device made the connection that is used."""
         return self._dialled is not None and self._is_open

@@ -13,10 +13,11 @@ from typing import Protocol
 
 from edge_agent import clock
 from edge_agent.agent.builders import Builder
+from edge_agent.agent.offers import Offered, content_of
 from edge_agent.agent.stores import Stores
 from edge_agent.agent.turns import Traffic, Turn, wait_for_quiet
 from edge_agent.config import Settings
-from edge_agent.devices import Device
+from edge_agent.devices import Device, DeviceId
 from edge_agent.errors import (
     AlreadyRunning,
     BuilderLost,
@@ -24,7 +25,7 @@ from edge_agent.errors import (
     PeerLost,
     StorageError,
 )
-from edge_agent.stages import Blob
+from edge_agent.stages import Blob, StageModel
 from edge_agent.store.hosted import Hosted, HostedKey
 from edge_agent.store.partial import Partial, PartialStore
 from edge_agent.store.stage_content import missing
@@ -256,6 +257,18 @@ class Preparing:
             self._stores.pool.sweep()
         except StorageError as error:
             log.warning("could not remove what a builder left: %s", error)
+
+    def hosted_for(self, owner: DeviceId) -> tuple[Hosted, ...]:
+        """The stages that are kept for an owner. Raises: StorageError."""
+        return tuple(h for h in self._stores.hosted.all() if h.key.owner == owner)
+
+    def content_of(self, stage: StageModel) -> dict[str, Offered]:
+        """All that a host of the stage may have. Raises: StorageError: it is not here."""
+        return content_of(stage, self._stores.pool)
+
+    def forget(self, key: HostedKey) -> None:
+        """What was built of a stage is of no use any more. Raises: StorageError."""
+        self._stores.hosted.remove(key)
 
     def forget_parts(self) -> None:
         """Remove what was received of stages that are hosted no more."""

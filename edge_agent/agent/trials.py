@@ -26,7 +26,7 @@ from edge_agent.agent.workers import Serve, Workers
 from edge_agent.config import Settings
 from edge_agent.devices import THIS_DEVICE, DeviceId
 from edge_agent.distributions import Distribution, Planned
-from edge_agent.errors import BuilderLost
+from edge_agent.errors import BuilderLost, StorageError
 from edge_agent.plans import DeployedStage, DividedPlan, Epoch, ExecutionPlan, Target
 from edge_agent.problems import Surroundings
 from edge_agent.profiles import StageTimes
@@ -259,7 +259,15 @@ class Trial:
         )
         with means.host.changing(loaded):
             serve = self._serve()
-            attempt.open(ready, crossings, routes, own, serve, self._shapes(), is_encrypted=True)
+            try:
+                attempt.open(
+                    ready, crossings, routes, own, serve, self._shapes(), is_encrypted=True
+                )
+            except StorageError:
+                # As after an update of ONNX Runtime: the next time they are built again.
+                for prepared in ready.own.values():
+                    means.preparing.forget(prepared.hosted.key)
+                raise
         compared = self._compared(own, routes)
         is_asked = bool(loaded.record.over) and not compared.wrong
         reason = _reason(compared)
@@ -340,7 +348,9 @@ class Trial:
                     segments=stage.segments,
                     plan=plan if told is None else told.plan,
                     measured_s=measured_s if told is None else told.measured_s,
-                    received_bytes=0 if told is None else told.received_bytes,
+                    received_bytes=self._attempt.received_bytes[
+                        stage.device, ready.models[stage.number].id
+                    ],
                 )
             )
         return DividedPlan(

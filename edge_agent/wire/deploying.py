@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from edge_agent.devices import DeviceId
+from edge_agent.peers import MAX_PEERS
 from edge_agent.plans import Epoch, Target
 from edge_agent.profiles import SegmentTimes
 from edge_agent.stages import Blob, Crossing
@@ -54,6 +55,18 @@ class PrepareStage(Message, frozen=True, tag="prepare-stage", kw_only=True):
     """As `LoadedModel.half_bound`."""
     is_fresh: bool
     """Whether to measure again what was measured before."""
+    sources: Annotated[tuple[DeviceId, ...], Meta(max_length=MAX_PEERS)]
+    """Other devices that were told to offer what they have of the model."""
+
+
+class OfferStages(Message, frozen=True, tag="offer-stages", kw_only=True):
+    """As long as this epoch is not dropped, let that device have the content of these stages, which
+    you host for me."""
+
+    epoch: Epoch
+    device: DeviceId
+    stages: Annotated[tuple[Sha256, ...], Meta(min_length=1, max_length=MAX_STAGES)]
+    """As `StageModel.id`."""
 
 
 class HostedStage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -176,7 +189,7 @@ class EpochUnlinked(Message, frozen=True, tag="epoch-unlinked", kw_only=True):
     why: Told
 
 
-FromOwner = PrepareStage | OpenStages | ListenFor | DialTo | DropEpoch
+FromOwner = PrepareStage | OfferStages | OpenStages | ListenFor | DialTo | DropEpoch
 FromHost = (
     StageProgress
     | StagePrepared

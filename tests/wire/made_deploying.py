@@ -19,6 +19,7 @@ from edge_agent.wire.deploying import (
     HostedStage,
     ListenFor,
     ListeningFor,
+    OfferStages,
     OpenStages,
     PrepareStage,
     StagePrepared,
@@ -50,7 +51,9 @@ FROM_OWNER: list[Deploying] = [
         threads=None,
         half_bound=0.01,
         is_fresh=True,
+        sources=(DEVICE,),
     ),
+    OfferStages(epoch=EPOCH, device=DEVICE, stages=("e" * 64,)),
     OpenStages(
         epoch=EPOCH,
         crossings=CROSSINGS,
