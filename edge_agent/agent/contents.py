@@ -86,6 +86,9 @@ class ContentLine:
         self._forgotten: deque[int] = deque(maxlen=4 * MOST_ASKED)
         """Numbers of questions whose answers may still come."""
         self._reading = 0
+        self.on_piece: Callable[[int, bool], None] = lambda _bytes, _is_pressed: None
+        """Called with the bytes of each piece that comes of what was asked for, and whether so much
+        of it is still under way that the link had no pause."""
 
     def listen(self, at: Endpoint) -> int:
         """Take the peer's connection; the port. Raises: UsageError: there is none."""
@@ -110,8 +113,13 @@ class ContentLine:
             offset_bytes=offset_bytes,
             length_bytes=length_bytes,
         )
-        self._waiting.append((message, answer))
+        self._waiting.append((message, partial(self._piece_came, answer)))
         self._ask_more()
+
+    def _piece_came(self, answer: Answer, piece: memoryview | EdgeAgentError) -> None:
+        if not isinstance(piece, EdgeAgentError):
+            self.on_piece(piece.nbytes, len(self._awaited) >= MOST_ASKED // 2)
+        answer(piece)
 
     def ask_probe(self, length_bytes: int, answer: Answer) -> None:
         """Ask for bytes that mean nothing, as `ask` does."""

@@ -85,6 +85,9 @@ class Session:
             lambda what: self.offend(what, clock.monotonic_s()),
         )
         self.gauge = Gauge(self.contents.ask_probe, self._measured, now_s)
+        self.contents.on_piece = lambda count, is_pressed: self.gauge.came(
+            count, is_pressed=is_pressed
+        )
         self.acquaintance = Acquaintance(
             host,
             lambda: self.peer.id,
