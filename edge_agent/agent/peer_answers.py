@@ -67,7 +67,7 @@ class PeerAnswers:
 
     def _peers(self) -> Peers:
         peering = self._peering
-        profile = peering.own_profile()
+        profile = peering.own.profile
         return Peers(
             name=peering.name,
             key=peering.keys.public,

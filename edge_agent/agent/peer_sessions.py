@@ -21,6 +21,7 @@ from edge_agent.agent.knocking import KNOCK_S, REFUSED_PAUSE_S, Knocking
 from edge_agent.agent.liveness import Liveness
 from edge_agent.agent.offences import Offences, Pace
 from edge_agent.agent.peer_host import Host, understood
+from edge_agent.agent.roaming import Roaming
 from edge_agent.endpoints import Endpoint
 from edge_agent.errors import EdgeAgentError, OtherVersion, ProtocolError, StorageError, UsageError
 from edge_agent.literals import plain_text
@@ -103,6 +104,8 @@ class Session:
         self._is_open = False
         self._dialled_s = 0.0
         self._knocking = Knocking(self, host, now_s)
+        self._roaming = Roaming(self, host)
+        self._door_at: tuple[Endpoint, PublicKey] | None = None
         self._next_beat_s = now_s
         self._pace = Pace(MESSAGES_PER_S, MESSAGES_AT_ONCE)
         self._connections = Pace(CONNECTIONS_PER_S, CONNECTIONS_AT_ONCE)
@@ -142,6 +145,7 @@ class Session:
         self._knocking.tick(now_s)
         if self.is_there:
             self.gauge.tick(now_s)
+            self._roaming.tick(now_s)
             self.acquaintance.tick(now_s)
 
     @property
@@ -207,14 +211,47 @@ class Session:
         self._dialled = self._host.switchboard.dial(
             at.at(welcome.port), self._host.keys, key, self._on_dialled_input
         )
+        self._door_at = at, key
         self._dialled_s = now_s
         self._is_open = False
+        self._roaming.begin_anew(now_s)
         self.contents.dial(at.at(welcome.content_port), key)
+
+    # ---- being better off elsewhere
+
+    @property
+    def door(self) -> tuple[Endpoint, PublicKey] | None:
+        """See `roaming.Roamer`."""
+        return self._door_at if self._dialled is not None and self._is_open else None
+
+    def rests_since_s(self) -> float:
+        """See `roaming.Roamer`."""
+        return self.contents.used_s
+
+    def take_line(self, at: Endpoint, key: PublicKey) -> Dialled:
+        """See `roaming.Roamer`."""
+        return self._host.switchboard.dial(at, self._host.keys, key, self._on_dialled_input)
+
+    def move(self, line: Dialled, door: Endpoint, welcome: Welcome, now_s: float) -> None:
+        """See `roaming.Roamer`."""
+        if self._dialled is not None:
+            self._close(self._dialled)
+        self._dialled, self._door_at = line, (door, line.key)
+        self._dialled_s = now_s
+        self._is_open = True
+        self._beat(now_s)
+        self.contents.dial(door.at(welcome.content_port), line.key)
+        self.gauge.begin_anew(now_s)
+        self._roaming.wait(now_s)
+
+    # ---- the connection that this device made
 
     def _on_dialled_input(self, dialled: Dialled) -> None:
         now_s = clock.monotonic_s()
         events = set(dialled.events())
-        if LinkEvent.OPEN in events:
+        if dialled is not self._dialled:
+            self._roaming.line_changed(dialled, events, now_s)
+        elif LinkEvent.OPEN in events:
             self._is_open = True
             self._beat(now_s)
         # Before its end: what it said last is a goodbye.
@@ -232,6 +269,7 @@ class Session:
             self._close(self._dialled)
             self._dialled = None
         self._is_open = False
+        self._roaming.close()
         self._knocking.pause(now_s)
 
     # ---- being dialled
@@ -452,6 +490,7 @@ class Session:
 
     def _disconnect(self) -> None:
         self._knocking.close()
+        self._roaming.close()
         self.contents.close()
         for made in (self._listener, self._dialled):
             if made is not None:
