@@ -207,7 +207,7 @@ class Session:
 
     def welcomed(self, at: Endpoint, key: PublicKey, welcome: Welcome, now_s: float) -> None:
         """See `knocking.Caller`."""
-        self._told(key, welcome.version, welcome.beat_s, (at,), welcome.endpoints)
+        self.told(at, key, welcome)
         self._dialled = self._host.switchboard.dial(
             at.at(welcome.port), self._host.keys, key, self._on_dialled_input
         )
@@ -223,6 +223,10 @@ class Session:
     def door(self) -> tuple[Endpoint, PublicKey] | None:
         """See `roaming.Roamer`."""
         return self._door_at if self._dialled is not None and self._is_open else None
+
+    def told(self, door: Endpoint, key: PublicKey, welcome: Welcome) -> None:
+        """See `roaming.Roamer`."""
+        self._told(key, welcome.version, welcome.beat_s, (door,), welcome.endpoints)
 
     def rests_since_s(self) -> float:
         """See `roaming.Roamer`."""

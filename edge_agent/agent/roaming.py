@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from edge_agent import clock
-from edge_agent.agent.peer_host import Host
+from edge_agent.agent.peer_host import Host, understood
 from edge_agent.endpoints import Endpoint
 from edge_agent.errors import ProtocolError
 from edge_agent.peers import Peer, PublicKey
@@ -56,6 +56,10 @@ class Roamer(Protocol):
     def door(self) -> tuple[Endpoint, PublicKey] | None:
         """The door behind which it is connected by its own doing, with the key that is proven
         there; None: it is not."""
+        ...
+
+    def told(self, door: Endpoint, key: PublicKey, welcome: Welcome) -> None:
+        """The peer, which proved this key at this door, says where it listens."""
         ...
 
     def rests_since_s(self) -> float:
@@ -116,12 +120,25 @@ class Roaming:
         if at is None or now_s < self._roamer.rests_since_s() + REST_S:
             self._next_s = now_s + AGAIN_S
             return
-        here = at[0]
-        others = [e for e in self._roamer.peer.endpoints if e.is_address and e.host != here.host]
-        self._next_s = now_s + EVERY_S
+        door, key = at
+
+        def told(welcome: Welcome | None) -> None:
+            self._end_trial()
+            self._next_s = clock.monotonic_s() + EVERY_S
+            if welcome is not None:
+                self._roamer.told(door, key, welcome)
+                self._queue(door, understood(welcome.endpoints))
+
+        # Where it listens now: a cable may have been plugged in since it was connected.
+        self._until_s = now_s + TRIAL_S
+        self._trial = _Knock(self._host, door, key, told)
+
+    def _queue(self, here: Endpoint, told: list[Endpoint]) -> None:
+        known = told or [one for one in self._roamer.peer.endpoints if one.is_address]
+        others = [one for one in known if one.host != here.host]
         if others:
             self._left = [here, *others]
-            self._next_s = now_s
+            self._next_s = clock.monotonic_s()
 
     # ---- one door after the other
 
