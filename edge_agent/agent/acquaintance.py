@@ -43,6 +43,8 @@ class Acquaintance:
         self._offend = offend
         self._told: Statistics | None = None
         self._told_s = 0.0
+        self._seen: Statistics | None = None
+        """What was compared last with what it was told."""
         self.heard_last: Statistics | None = None
         """How it said that it is, since it came."""
         self._heard_s = 0.0
@@ -61,18 +63,24 @@ class Acquaintance:
         """Say what is to be said; the peer is there."""
         now = self._host.statistics
         if now is not None and self._is_due(now, now_s) and self._send(now):
-            self._told, self._told_s = now, now_s
+            self._told, self._told_s, self._seen = now, now_s, now
         if self._wants_profile and (self._asked_s is None or now_s > self._asked_s + ASK_AGAIN_S):
             self._asked_s = now_s if self._send(AskProfile()) else None
 
     def _is_due(self, now: Statistics, now_s: float) -> bool:
-        return self._told is None or now_s >= self._told_s + TOLD_S or is_news(self._told, now)
+        if self._told is None or now_s >= self._told_s + TOLD_S:
+            return True
+        # Ticks are many, and looks at the device few.
+        is_seen, self._seen = now is self._seen, now
+        return not is_seen and is_news(self._told, now)
 
     @property
     def _wants_profile(self) -> bool:
         wanted = None if self.heard_last is None else self.heard_last.profile
+        if wanted is None or wanted == self._refused:
+            return False
         has = self.profile
-        return wanted not in (None, self._refused, None if has is None else has.digest)
+        return has is None or has.digest != wanted
 
     @property
     def profile(self) -> HeldProfile | None:

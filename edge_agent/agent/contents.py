@@ -89,6 +89,11 @@ class ContentLine:
         self._forgotten: deque[int] = deque(maxlen=4 * MOST_ASKED)
         """Numbers of questions whose answers may still come."""
         self._reading = 0
+        self.used_s = float("-inf")
+        """When something of content, not of probes, was asked last by either side."""
+        self.on_piece: Callable[[int, bool], None] = lambda _bytes, _is_pressed: None
+        """Called with the bytes of each piece that comes of what was asked for, and whether so much
+        of it is still under way that the link had no pause."""
 
     def listen(self, at: Endpoint) -> int:
         """Take the peer's connection; the port. Raises: UsageError: there is none."""
@@ -113,8 +118,15 @@ class ContentLine:
             offset_bytes=offset_bytes,
             length_bytes=length_bytes,
         )
-        self._waiting.append((message, answer))
+        self.used_s = clock.monotonic_s()
+        self._waiting.append((message, partial(self._piece_came, answer)))
         self._ask_more()
+
+    def _piece_came(self, answer: Answer, piece: memoryview | EdgeAgentError) -> None:
+        self.used_s = clock.monotonic_s()
+        if not isinstance(piece, EdgeAgentError):
+            self.on_piece(piece.nbytes, len(self._awaited) >= MOST_ASKED // 2)
+        answer(piece)
 
     def ask_probe(self, length_bytes: int, answer: Answer) -> None:
         """Ask for bytes that mean nothing, as `ask` does."""
@@ -201,6 +213,7 @@ class ContentLine:
         self._ask_more()
 
     def _asked(self, message: AskContent) -> None:
+        self.used_s = clock.monotonic_s()
         # Twice as many, for what was asked before it connected anew may still be read.
         if self._reading >= 2 * MOST_ASKED:
             self._offend("it asks for more content at once than it may")

@@ -19,18 +19,22 @@ from edge_agent.errors import EdgeAgentError, ProtocolError
 from edge_agent.peers import Origin, Peer, PublicKey, check_device_name, check_key
 from edge_agent.transport.peer_sockets import Listener, Received
 from edge_agent.wire.peering import (
+    MAX_SOUND_BYTES,
     DoorAnswer,
     DoorMessage,
     Hello,
     Join,
     Joined,
     Refused,
+    Sound,
+    Sounded,
     decode_from,
     refusal,
 )
 
 log = logging.getLogger(__name__)
 
+_SILENCE: Final = bytes(MAX_SOUND_BYTES)
 DOMAIN: Final = b"door"
 MESSAGES_PER_S: Final = 5.0
 MESSAGES_AT_ONCE: Final = 20.0
@@ -154,6 +158,9 @@ class Door:
         match message:
             case Hello() if session is not None:
                 say(session.greet(received.key, message, now_s))
+            case Sound(length_bytes=length) if session is not None:
+                if not session.offences.is_barred(now_s):
+                    say(Sounded(_SILENCE[:length]))
             case Join() if received.key in self._host.invitations:
                 self._join(received.key, message, say, now_s)
             case _:

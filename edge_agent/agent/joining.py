@@ -15,7 +15,16 @@ from edge_agent.transport.curve import keys_of
 from edge_agent.transport.names import addresses_of
 from edge_agent.transport.peer_sockets import Dialled
 from edge_agent.transport.watched import LinkEvent
-from edge_agent.wire.peering import DoorAnswer, Hello, Join, Joined, Refused, Welcome, decode_from
+from edge_agent.wire.peering import (
+    DoorAnswer,
+    Hello,
+    Join,
+    Joined,
+    Refused,
+    Sounded,
+    Welcome,
+    decode_from,
+)
 from edge_agent.wire.tokens import Token
 
 JOIN_S: Final = 10.0
@@ -84,6 +93,8 @@ class Joining:
         match answer:
             case Joined() | Welcome():
                 self._end(self._peer(asked.endpoint))
+            case Sounded():
+                self._end(ProtocolError("it answered what was not asked"))
             case Refused(code=code, message=message):
                 self._end(error_from_code(code, f"{self._name}: {plain_text(message)}"))
 

@@ -14,7 +14,14 @@ from edge_agent.peers import MAX_ENDPOINTS, Peer, PublicKey
 from edge_agent.transport.names import addresses_of
 from edge_agent.transport.peer_sockets import Dialled
 from edge_agent.transport.watched import LinkEvent
-from edge_agent.wire.peering import DoorAnswer, Joined, Refused, Welcome, decode_from
+from edge_agent.wire.peering import (
+    DoorAnswer,
+    Joined,
+    Refused,
+    Sounded,
+    Welcome,
+    decode_from,
+)
 
 KNOCK_S: Final = 3.0
 """How long an answer of the door may take."""
@@ -128,7 +135,7 @@ class Knocking:
                 self._caller.welcomed(at, key, answer, now_s)
             case Refused(message=message):
                 self._drop(knock, message, now_s)
-            case Joined():
+            case Joined() | Sounded():
                 self._caller.offend("it answered what was not asked", now_s)
                 self._drop(knock, "it answered what was not asked", now_s)
 

@@ -6,6 +6,7 @@ from collections import Counter
 
 from edge_agent import clock
 from edge_agent.agent.invitations import MAX_TTL_S
+from edge_agent.agent.peer_profiles import summary_of
 from edge_agent.agent.peering import Peering
 from edge_agent.endpoints import parse_peer_endpoint
 from edge_agent.errors import UsageError
@@ -66,12 +67,14 @@ class PeerAnswers:
 
     def _peers(self) -> Peers:
         peering = self._peering
+        profile = peering.own.profile
         return Peers(
             name=peering.name,
             key=peering.keys.public,
             listens_at=peering.listens_at,
             endpoints=peering.own_endpoints(),
             peers=peering.statuses(),
+            profile=None if profile is None else summary_of(profile),
         )
 
     def _add(self, message: AddPeer) -> PeerChanged:

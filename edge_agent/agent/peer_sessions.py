@@ -22,6 +22,7 @@ from edge_agent.agent.knocking import KNOCK_S, REFUSED_PAUSE_S, Knocking
 from edge_agent.agent.liveness import Liveness
 from edge_agent.agent.offences import Offences, Pace
 from edge_agent.agent.peer_host import Host, end_crowd, understood
+from edge_agent.agent.roaming import Roaming
 from edge_agent.agent.twins import ONE_KEY, Twins
 from edge_agent.endpoints import Endpoint
 from edge_agent.errors import EdgeAgentError, OtherVersion, ProtocolError, StorageError, UsageError
@@ -89,6 +90,9 @@ class Session:
             lambda what: self.offend(what, clock.monotonic_s()),
         )
         self.gauge = Gauge(self.contents.ask_probe, self._measured, now_s)
+        self.contents.on_piece = lambda count, is_pressed: self.gauge.came(
+            count, is_pressed=is_pressed
+        )
         self.acquaintance = Acquaintance(
             host,
             lambda: self.peer.id,
@@ -107,6 +111,8 @@ class Session:
         self._is_open = False
         self._dialled_s = 0.0
         self._knocking = Knocking(self, host, now_s)
+        self._roaming = Roaming(self, host)
+        self._door_at: tuple[Endpoint, PublicKey] | None = None
         self._next_beat_s = now_s
         self._pace = Pace(MESSAGES_PER_S, MESSAGES_AT_ONCE)
         self._connections = Pace(CONNECTIONS_PER_S, CONNECTIONS_AT_ONCE)
@@ -146,6 +152,7 @@ class Session:
         self._knocking.tick(now_s)
         if self.is_there:
             self.gauge.tick(now_s)
+            self._roaming.tick(now_s)
             self.acquaintance.tick(now_s)
 
     @property
@@ -215,18 +222,55 @@ class Session:
         if self._is_twin(key, welcome.agent, now_s):
             return
         self._twins.let_in(welcome.agent)
-        self._told(key, welcome.version, welcome.beat_s, (at,), welcome.endpoints)
+        self.told(at, key, welcome)
         self._dialled = self._host.switchboard.dial(
             at.at(welcome.port), self._host.keys, key, self._on_dialled_input
         )
+        self._door_at = at, key
         self._dialled_s = now_s
         self._is_open = False
+        self._roaming.begin_anew(now_s)
         self.contents.dial(at.at(welcome.content_port), key)
+
+    # ---- being better off elsewhere
+
+    @property
+    def door(self) -> tuple[Endpoint, PublicKey] | None:
+        """See `roaming.Roamer`."""
+        return self._door_at if self._dialled is not None and self._is_open else None
+
+    def told(self, door: Endpoint, key: PublicKey, welcome: Welcome) -> None:
+        """See `roaming.Roamer`."""
+        self._told(key, welcome.version, welcome.beat_s, (door,), welcome.endpoints)
+
+    def rests_since_s(self) -> float:
+        """See `roaming.Roamer`."""
+        return self.contents.used_s
+
+    def take_line(self, at: Endpoint, key: PublicKey) -> Dialled:
+        """See `roaming.Roamer`."""
+        return self._host.switchboard.dial(at, self._host.keys, key, self._on_dialled_input)
+
+    def move(self, line: Dialled, door: Endpoint, welcome: Welcome, now_s: float) -> None:
+        """See `roaming.Roamer`."""
+        if self._dialled is not None:
+            self._close(self._dialled)
+        self._dialled, self._door_at = line, (door, line.key)
+        self._dialled_s = now_s
+        self._is_open = True
+        self._beat(now_s)
+        self.contents.dial(door.at(welcome.content_port), line.key)
+        self.gauge.begin_anew(now_s)
+        self._roaming.wait(now_s)
+
+    # ---- the connection that this device made
 
     def _on_dialled_input(self, dialled: Dialled) -> None:
         now_s = clock.monotonic_s()
         events = set(dialled.events())
-        if LinkEvent.OPEN in events:
+        if dialled is not self._dialled:
+            self._roaming.line_changed(dialled, events, now_s)
+        elif LinkEvent.OPEN in events:
             self._is_open = True
             self._beat(now_s)
         # Before its end: what it said last is a goodbye.
@@ -244,6 +288,7 @@ class Session:
             self._close(self._dialled)
             self._dialled = None
         self._is_open = False
+        self._roaming.close()
         self._knocking.pause(now_s)
 
     # ---- being dialled
@@ -485,6 +530,7 @@ class Session:
 
     def _disconnect(self) -> None:
         self._knocking.close()
+        self._roaming.close()
         self.contents.close()
         for made in (self._listener, self._dialled):
             if made is not None:

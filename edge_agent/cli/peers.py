@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Sequence
 from typing import Any
 
-from edge_agent.cli.output import client_of, print_json, print_table, settings_of
+from edge_agent.cli.output import client_of, print_json, settings_of
+from edge_agent.cli.peer_tables import peer_json, peers_json, print_peers
 from edge_agent.client import Client
-from edge_agent.endpoints import Endpoint
 from edge_agent.errors import AgentUnavailable, PeerLost, UsageError
-from edge_agent.peers import KeyPair, Peer, PeerStatus, PublicKey, device_id
-from edge_agent.wire.about_peers import KeyRotated, Peers
+from edge_agent.peers import KeyPair, Peer, PublicKey, device_id
+from edge_agent.wire.about_peers import KeyRotated
 
 _UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _WRITTEN = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([a-z]?)")
@@ -198,90 +197,10 @@ def run_peers(options: argparse.Namespace) -> int:
     with client_of(options) as client:
         found = client.peers()
     if options.json:
-        print_json(_peers_json(found))
-        return 0
-    at = "does not listen" if found.listens_at is None else f"listens at {found.listens_at}"
-    print(f"this device: {found.name} ({device_id(found.key)}), {at}")
-    if found.peers:
-        titles = ("PEER", "DEVICE", "STATE", "FOR", "ROUND TRIP", "IN", "OUT", "VERSION", "AT", "")
-        print_table(titles, [_row(status) for status in found.peers])
+        print_json(peers_json(found))
     else:
-        print("no peers: `edge-agent invite` prints a token for another device")
+        print_peers(found)
     return 0
-
-
-def _row(status: PeerStatus) -> Sequence[str]:
-    trip_s = status.round_trip_s
-    at = status.endpoint or next(iter(status.peer.endpoints), None)
-    return (
-        status.peer.name,
-        status.peer.id,
-        status.condition,
-        age_text(status.for_s),
-        "-" if trip_s is None else f"{trip_s * 1e3:.1f} ms",
-        goodput_text(status.receive_bytes_per_s),
-        goodput_text(status.send_bytes_per_s),
-        status.version or "-",
-        "-" if at is None else str(at),
-        status.why,
-    )
-
-
-def age_text(age_s: float) -> str:
-    """How long something has been so, in the unit that a person would use."""
-    for unit, unit_s in (("d", 86_400.0), ("h", 3600.0), ("m", 60.0)):
-        if age_s >= 2 * unit_s:
-            return f"{age_s / unit_s:.0f}{unit}"
-    return f"{age_s:.0f}s"
-
-
-def goodput_text(bytes_per_s: float | None) -> str:
-    """Goodput in the unit in which links are sold."""
-    if bytes_per_s is None:
-        return "-"
-    for unit, factor in (("Gbit/s", 1e9), ("Mbit/s", 1e6)):
-        if bytes_per_s * 8 >= factor:
-            return f"{bytes_per_s * 8 / factor:.3g} {unit}"
-    return f"{bytes_per_s * 8 / 1e3:.3g} kbit/s"
-
-
-def _peers_json(found: Peers) -> dict[str, object]:
-    return {
-        "name": found.name,
-        "device": device_id(found.key),
-        "key": found.key,
-        "listen": None if found.listens_at is None else str(found.listens_at),
-        "endpoints": [str(one) for one in found.endpoints],
-        "peers": [
-            _peer_json(status.peer)
-            | {
-                "state": status.condition,
-                "for_s": status.for_s,
-                "why": status.why,
-                "round_trip_s": status.round_trip_s,
-                "receive_bytes_per_s": status.receive_bytes_per_s,
-                "send_bytes_per_s": status.send_bytes_per_s,
-                "connected_at": _text(status.endpoint),
-                "version": status.version,
-                "offences": status.offences,
-            }
-            for status in found.peers
-        ],
-    }
-
-
-def _text(endpoint: Endpoint | None) -> str | None:
-    return None if endpoint is None else str(endpoint)
-
-
-def _peer_json(peer: Peer) -> dict[str, object]:
-    return {
-        "name": peer.name,
-        "device": peer.id,
-        "key": peer.key,
-        "endpoints": [str(one) for one in peer.endpoints],
-        "origin": peer.origin,
-    }
 
 
 def run_peer_add(options: argparse.Namespace) -> int:
@@ -307,7 +226,7 @@ def run_peer_rename(options: argparse.Namespace) -> int:
 
 def _tell_peer(peer: Peer, what: str, options: argparse.Namespace) -> int:
     if options.json:
-        print_json(_peer_json(peer))
+        print_json(peer_json(peer))
     else:
         print(f'peer "{peer.name}" ({peer.id}): {what}')
     return 0

@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from edge_agent.endpoints import Endpoint
-from edge_agent.peers import MAX_ENDPOINTS, Peer, PeerStatus, PublicKey
+from edge_agent.peers import MAX_ENDPOINTS, Peer, PeerStatus, ProfileSummary, PublicKey
 from edge_agent.wire.parts import MAX_DEADLINE_S, Message, Name
 
 # Client → agent
@@ -78,6 +78,8 @@ class Peers(Message, frozen=True, tag="peers-reply", kw_only=True):
     endpoints: tuple[Endpoint, ...]
     """Where other devices reach it."""
     peers: tuple[PeerStatus, ...]
+    profile: ProfileSummary | None
+    """What this device can do; None: it was not measured yet."""
 
 
 class PeerChanged(Message, frozen=True, tag="peer-changed", kw_only=True):

@@ -32,6 +32,7 @@ Number = Annotated[int, Meta(ge=0, le=2**53)]
 Duration = Annotated[float, Meta(ge=0, le=1e6)]
 """Seconds, on the clock of the sender: how long something took there, never when it was."""
 Interval = Annotated[float, Meta(ge=MIN_BEAT_S / 2, le=MAX_BEAT_S)]
+MAX_SOUND_BYTES: Final = 192 * 1024
 EndpointTexts = Annotated[tuple[ShortText, ...], Meta(max_length=MAX_ENDPOINTS)]
 
 
@@ -95,8 +96,20 @@ def refusal(error: EdgeAgentError) -> Refused:
     return Refused(error.code, error_text(error)[:MAX_TOLD_CHARACTERS])
 
 
-DoorMessage = Join | Hello
-DoorAnswer = Joined | Welcome | Refused
+class Sound(Message, frozen=True, tag="sound"):
+    """With the long-term key of a peer: send me so many bytes; I measure how long they take."""
+
+    length_bytes: Annotated[int, Meta(ge=0, le=MAX_SOUND_BYTES)]
+
+
+class Sounded(Message, frozen=True, tag="sounded"):
+    """These, whatever they are."""
+
+    content: Annotated[bytes, Meta(max_length=MAX_SOUND_BYTES)]
+
+
+DoorMessage = Join | Hello | Sound
+DoorAnswer = Joined | Welcome | Refused | Sounded
 
 
 # Between two peers

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from edge_agent import clock
 from edge_agent.agent import gauging
-from edge_agent.agent.gauging import AGAIN_S, EVERY_S, FIRST_S, STEPS, Answer, Gauge
+from edge_agent.agent.gauging import (
+    AGAIN_S,
+    EVERY_S,
+    FIRST_S,
+    REST_S,
+    STEPS,
+    TELL_S,
+    WEIGHT_BYTES,
+    Answer,
+    Gauge,
+)
 from edge_agent.errors import PeerLost
+from edge_agent.wire.contents import MAX_PIECE_BYTES
 from tests.agent.made_peers import Devices, all_relayed, status_of
+from tests.agent.test_contents import fetched, offered
 from tests.system.running import wait_until
 
 PIECE = memoryview(b"piece")
@@ -95,6 +109,102 @@ def test_what_comes_of_a_connection_before_is_not_counted(link: Link) -> None:
     gauge.tick(10.0 + FIRST_S)
     link.answer(0.04)
     assert len(link.measured) == 1
+
+
+def flow(gauge: Gauge, count: int, every_s: float) -> None:
+    """So many pieces of content come without a pause, and then one behind which there is none."""
+    for _ in range(count):
+        gauge.came(MAX_PIECE_BYTES, is_pressed=True)
+        clock.sleep_s(every_s)
+    gauge.came(MAX_PIECE_BYTES, is_pressed=False)
+
+
+@pytest.fixture
+def gauge(link: Link) -> Gauge:
+    """Of a link that a probe found to carry about 12 MB/s."""
+    made = Gauge(link.ask, link.measured.append, 0.0)
+    made.tick(FIRST_S)
+    while link.asked:
+        link.answer(0.016)
+    assert made.bytes_per_s is not None
+    return made
+
+
+def test_little_content_tells_nothing(gauge: Gauge) -> None:
+    before = gauge.bytes_per_s
+    flow(gauge, 6, 0.05)
+    assert gauge.bytes_per_s == before
+
+
+def test_content_that_comes_corrects_what_is_known_by_its_share_of_the_bytes(
+    gauge: Gauge, link: Link
+) -> None:
+    before = gauge.bytes_per_s
+    assert before is not None
+    flow(gauge, 12, 0.002)
+    count = 11 * MAX_PIECE_BYTES
+    fastest = (WEIGHT_BYTES + count) / (WEIGHT_BYTES / before + 12 * 0.002)
+    assert gauge.bytes_per_s is not None
+    assert before < gauge.bytes_per_s <= fastest
+    # The peer is told, and that is all that is asked: a probe would find the same.
+    gauge.tick(clock.monotonic_s() + TELL_S)
+    assert link.measured[-1] == gauge.bytes_per_s
+    gauge.tick(clock.monotonic_s() + EVERY_S - 1)
+    assert link.asked == []
+    assert len(link.measured) == 2
+
+
+def test_where_nothing_is_known_content_tells_all(link: Link) -> None:
+    gauge = Gauge(link.ask, link.measured.append, 0.0)
+    flow(gauge, 8, 0.01)
+    assert gauge.bytes_per_s is not None
+    assert 7 * MAX_PIECE_BYTES / 0.3 < gauge.bytes_per_s <= 7 * MAX_PIECE_BYTES / 0.08
+
+
+def test_content_that_comes_slowly_is_reason_for_a_probe_when_it_has_come(
+    gauge: Gauge, link: Link
+) -> None:
+    before = gauge.bytes_per_s
+    assert before is not None
+    flow(gauge, 8, 0.08)
+    assert gauge.bytes_per_s is not None
+    assert gauge.bytes_per_s < before
+    now_s = clock.monotonic_s()
+    gauge.tick(now_s + AGAIN_S)
+    assert [size for size, _ in link.asked] == [8192, 8192]
+    while link.asked:
+        link.answer(0.016)
+    assert gauge.bytes_per_s == pytest.approx(before, rel=0.3)
+
+
+def test_there_is_no_probe_while_content_comes(link: Link) -> None:
+    gauge = Gauge(link.ask, link.measured.append, 0.0)
+    gauge.came(MAX_PIECE_BYTES, is_pressed=True)
+    now_s = clock.monotonic_s()
+    gauge.tick(now_s)
+    assert link.asked == []
+    gauge.tick(now_s + REST_S)
+    assert len(link.asked) == 2
+
+
+def test_content_between_devices_tells_what_the_link_gives(
+    made: Devices, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No probe is needed: there is none here."""
+    monkeypatch.setattr(gauging, "FIRST_S", 1000.0)
+    one, two = made.start("one"), made.start("two", listens=False)
+    with all_relayed(one, two) as (_, _, bulk):
+        bulk.to_client.bytes_per_s = 8_000_000
+        content = bytes(4 << 20)
+        sha256 = offered(one, two, tmp_path, content)
+        assert fetched(two, one, tmp_path / "to", sha256, len(content)) == content
+
+        def is_measured() -> bool:
+            ours, theirs = status_of(two, "one"), status_of(one, "two")
+            found = (ours.receive_bytes_per_s, theirs.send_bytes_per_s)
+            return all(got is not None and 6e6 < got < 10e6 for got in found)
+
+        wait_until(is_measured, "both know")
 
 
 def test_each_device_learns_what_the_link_gives_each_way(

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from edge_agent.agent.device_keys import own_keys
 from edge_agent.cli.main import main
-from edge_agent.cli.peers import age_text, parse_ttl
+from edge_agent.cli.peer_tables import age_text, peers_json, print_peers, unit_text
+from edge_agent.cli.peers import parse_ttl
+from edge_agent.devices import DeviceId, UnitId, UnitKind
 from edge_agent.errors import (
     AgentUnavailable,
     AlreadyRunning,
@@ -17,10 +21,24 @@ from edge_agent.errors import (
     StorageError,
     UsageError,
 )
-from edge_agent.peers import Peer, PublicKey, base32, device_id, public_key
+from edge_agent.peers import (
+    Gauged,
+    Peer,
+    PeerCondition,
+    PeerLink,
+    PeerState,
+    PeerStatus,
+    ProfileSummary,
+    PublicKey,
+    UnitSummary,
+    base32,
+    device_id,
+    public_key,
+)
 from edge_agent.store.device_key import DeviceKeyStore
 from edge_agent.store.lock import FolderLock
 from edge_agent.store.peers import PeerStore
+from edge_agent.wire.about_peers import Peers
 
 PI2 = Peer(key=public_key(b"2" * 32), name="pi2")
 PI3 = Peer(key=public_key(b"3" * 32), name="a-pi3")
@@ -79,6 +97,120 @@ def test_what_is_no_time_is_refused_with_examples(text: str) -> None:
 )
 def test_an_age_is_told_in_the_unit_that_has_two_of_it(age_s: float, text: str) -> None:
     assert age_text(age_s) == text
+
+
+# ---- peers
+
+GPU = UnitSummary(
+    id=UnitId("gpu0"),
+    kind=UnitKind.GPU,
+    operations_per_s=(("float32", 1.28e12), ("int8", 5e12)),
+    bandwidth_bytes_per_s=6e10,
+    memory_bytes=2 << 30,
+)
+NPU = replace(GPU, id=UnitId("npu0"), kind=UnitKind.NPU, operations_per_s=(("int8", 6e9),))
+SLOW = replace(GPU, operations_per_s=(("float32", 5e5),))
+KNOWN = PeerStatus(
+    peer=PI2,
+    condition=PeerCondition.UP,
+    for_s=60.0,
+    round_trip_s=0.002,
+    receive_bytes_per_s=12.5e6,
+    receive_age_s=9.0,
+    version="0.1.0",
+    profile=ProfileSummary(
+        name="pi2, A76",
+        cores=4,
+        memory_bytes=8 << 30,
+        units=(GPU, NPU),
+        source="measured on pi2",
+        date="2026-11-30",
+    ),
+    state=PeerState(
+        load_fraction=0.25,
+        free_memory_bytes=3 << 30,
+        speed_fraction=0.5,
+        battery_fraction=0.9,
+        age_s=1.0,
+    ),
+    links=(
+        PeerLink(device=PI3.id, round_trip_s=0.01, send=Gauged(bytes_per_s=1.25e6, age_s=300.0)),
+        PeerLink(
+            device=DeviceId("s" * 20),
+            round_trip_s=0.02,
+            receive=Gauged(bytes_per_s=1.25e8, age_s=3.0),
+        ),
+    ),
+)
+UNKNOWN = PeerStatus(peer=PI3, condition=PeerCondition.GONE, for_s=5.0, why="it was stopped")
+PEERS = Peers(
+    name="here",
+    key=PI2.key,
+    listens_at=None,
+    endpoints=(),
+    peers=(KNOWN, UNKNOWN),
+    profile=None,
+)
+
+
+@pytest.mark.parametrize(
+    ("unit", "text"),
+    [(GPU, "gpu0 1.28 TOP/s"), (NPU, "npu0 6 GOP/s (int8)"), (SLOW, "gpu0 0.0005 GOP/s")],
+)
+def test_a_unit_is_told_with_its_peak(unit: UnitSummary, text: str) -> None:
+    assert unit_text(unit) == text
+
+
+def test_people_read_how_peers_are_what_they_can_do_and_their_links(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_peers(PEERS)
+    lines = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
+    rows = [[cell.strip() for cell in line if cell.strip()] for line in lines]
+    assert rows[0] == [f"this device: here ({PI2.id}), does not listen"]
+    assert rows[2][2:] == ["up", "60s", "2.0 ms", "100 Mbit/s (9s ago)", "-", "0.1.0", "-"]
+    assert rows[3][2:] == ["gone", "5s", "-", "-", "-", "-", "-", "it was stopped"]
+    assert rows[5] == [
+        *("PEER", "UNITS", "CORES", "MEMORY", "FREE", "LOAD", "SPEED", "BATTERY", "TOLD")
+    ]
+    assert rows[6] == [
+        *("pi2", "gpu0 1.28 TOP/s, npu0 6 GOP/s (int8)", "4", "8.0 GiB", "3.0 GiB"),
+        *("25%", "50%", "90%", "1s ago"),
+    ]
+    assert rows[8] == ["FROM", "TO", "GOODPUT", "ROUND TRIP"]
+    assert rows[9] == ["pi2", "a-pi3", "10 Mbit/s (5m ago), says pi2", "10.0 ms"]
+    assert rows[10] == ["s" * 20, "pi2", "1 Gbit/s (3s ago), says pi2", "20.0 ms"]
+
+
+def test_programs_read_all_that_is_known() -> None:
+    found = msgspec.json.decode(msgspec.json.encode(peers_json(PEERS)))
+    known, unknown = found["peers"]
+    assert found["profile"] is None
+    assert known["profile"]["units"][0] == {
+        "id": "gpu0",
+        "kind": "GPU",
+        "operations_per_s": {"float32": 1.28e12, "int8": 5e12},
+        "bandwidth_bytes_per_s": 6e10,
+        "memory_bytes": 2 << 30,
+    }
+    assert (known["receive_bytes_per_s"], known["receive_age_s"]) == (12.5e6, 9.0)
+    assert (known["send_bytes_per_s"], known["send_age_s"]) == (None, None)
+    assert known["statistics"] == {
+        "load_fraction": 0.25,
+        "free_memory_bytes": 3 << 30,
+        "speed_fraction": 0.5,
+        "battery_fraction": 0.9,
+        "age_s": 1.0,
+    }
+    assert known["links"][0] == {
+        "device": PI3.id,
+        "round_trip_s": 0.01,
+        "receive_bytes_per_s": None,
+        "receive_age_s": None,
+        "send_bytes_per_s": 1.25e6,
+        "send_age_s": 300.0,
+    }
+    assert (unknown["profile"], unknown["statistics"], unknown["links"]) == (None, None, [])
 
 
 # ---- key

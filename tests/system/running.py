@@ -117,7 +117,10 @@ def run_command(place: Place, *arguments: str, timeout_s: float = 60.0) -> Outco
 class RunningAgent:
     """`edge-agent serve`, ready."""
 
-    def __init__(self, place: Place, options: tuple[str, ...], config: str) -> None:
+    def __init__(
+        self, place: Place, options: tuple[str, ...], config: str, prefix: tuple[str, ...] = ()
+    ) -> None:
+        """`prefix` is what runs it, as in a network namespace."""
         self.place = place
         config_file = place.folder / "config.toml"
         config_file.write_text(config)
@@ -125,7 +128,7 @@ class RunningAgent:
         with place.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "edge_agent.cli", "serve", "--json"),
+                    *(*prefix, sys.executable, "-m", "edge_agent.cli", "serve", "--json"),
                     *("--socket", str(place.socket), "--state", str(place.state)),
                     *("--config", str(config_file), *options),
                 ],

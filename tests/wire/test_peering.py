@@ -31,6 +31,7 @@ from edge_agent.wire.messages import (
     Unload,
 )
 from edge_agent.wire.peering import (
+    MAX_SOUND_BYTES,
     MAX_TOLD_CHARACTERS,
     PROTOCOL,
     Beat,
@@ -47,6 +48,8 @@ from edge_agent.wire.peering import (
     PeerCodec,
     PeerMessage,
     Refused,
+    Sound,
+    Sounded,
     Welcome,
     decode_from,
     refusal,
@@ -97,6 +100,9 @@ EXAMPLES: list[tuple[str, Message]] = [
     ("from_door", Joined(name="pi1", endpoints=("x" * 256,) * MAX_ENDPOINTS)),
     ("from_door", WELCOME),
     ("from_door", Refused("busy", "later")),
+    ("at_door", Sound(0)),
+    ("at_door", Sound(MAX_SOUND_BYTES)),
+    ("from_door", Sounded(b"")),
     ("from_peer", BEAT),
     ("from_peer", Beat(number=0, echo=None, held_s=0.0)),
     ("from_peer", Goodput(1e-3)),
@@ -285,6 +291,11 @@ BOUNDS: list[tuple[str, Message, str, Any]] = [
     ),
     ("from_peer", Profile(b""), "packed", b"x" * (MAX_PROFILE_BYTES + 1)),
     ("from_peer", Profile(b""), "packed", "x"),
+    *(
+        ("at_door", Sound(0), "length_bytes", bad)
+        for bad in (-1, MAX_SOUND_BYTES + 1, 2**63, 0.5, None, "1", True)
+    ),
+    ("from_door", Sounded(b""), "content", b"x" * (MAX_SOUND_BYTES + 1)),
     *(("from_peer", Goodbye(Leaving.STOPPED), "why", bad) for bad in ("bored", "", None, 0)),
 ]
 
