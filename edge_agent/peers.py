@@ -9,6 +9,7 @@ import hashlib
 import re
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final, NewType
 
 from edge_agent.devices import DeviceId, UnitId, UnitKind
@@ -72,6 +73,7 @@ def check_key(what: str, text: object) -> PublicKey:
     )
 
 
+@lru_cache(maxsize=256)
 def device_id(key: PublicKey) -> DeviceId:
     """The id of the device that has this key: its fingerprint, the beginning of the SHA-256."""
     return DeviceId(base32(hashlib.sha256(raw_key(key)).digest())[:_ID_CHARACTERS])

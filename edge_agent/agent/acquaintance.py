@@ -43,6 +43,8 @@ class Acquaintance:
         self._offend = offend
         self._told: Statistics | None = None
         self._told_s = 0.0
+        self._seen: Statistics | None = None
+        """Of this it is known that it is no news."""
         self.heard_last: Statistics | None = None
         """How it said that it is, since it came."""
         self._heard_s = 0.0
@@ -60,13 +62,17 @@ class Acquaintance:
     def tick(self, now_s: float) -> None:
         """Say what is to be said; the peer is there."""
         now = self._host.statistics
-        if now is not None and self._is_due(now, now_s) and self._send(now):
+        if now is None or not self._is_due(now, now_s):
+            self._seen = now
+        elif self._send(now):
             self._told, self._told_s = now, now_s
         if self._wants_profile and (self._asked_s is None or now_s > self._asked_s + ASK_AGAIN_S):
             self._asked_s = now_s if self._send(AskProfile()) else None
 
     def _is_due(self, now: Statistics, now_s: float) -> bool:
-        return self._told is None or now_s >= self._told_s + TOLD_S or is_news(self._told, now)
+        if self._told is None or now_s >= self._told_s + TOLD_S:
+            return True
+        return now is not self._seen and is_news(self._told, now)
 
     @property
     def _wants_profile(self) -> bool:

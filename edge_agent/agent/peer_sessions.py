@@ -148,6 +148,12 @@ class Session:
             self.gauge.tick(now_s)
             self.acquaintance.tick(now_s)
 
+    def due_s(self, now_s: float) -> float:
+        """When `tick` is due next, if nothing is asked before."""
+        if self.liveness.condition is PeerCondition.UP and self._has_channel:
+            return self._next_beat_s
+        return now_s + self._host.patience.beat_s / 2
+
     @property
     def is_there(self) -> bool:
         """Whether its heartbeats come."""
@@ -173,7 +179,9 @@ class Session:
 
     def _beat(self, now_s: float) -> bool:
         number, echo, held_s = self.liveness.next_beat(now_s)
-        self._next_beat_s = now_s + self._host.patience.beat_s
+        # The beats of all peers go out together, so that this device is woken less often.
+        beat_s = self._host.patience.beat_s
+        self._next_beat_s = (now_s // beat_s + 1) * beat_s
         return self.send(Beat(number=number, echo=echo, held_s=held_s))
 
     def send(self, message: Message) -> bool:
@@ -371,7 +379,7 @@ class Session:
             self._tell_condition()
             if self._is_open is False:
                 # It knows that it was heard when an answer comes.
-                self._next_beat_s = now_s
+                self._beat(now_s)
         self.liveness.beat(number, echo, held_s, now_s)
 
     def _note_key(self, text: str, now_s: float) -> None:

@@ -440,6 +440,29 @@ def test_of_two_devices_with_one_key_the_other_one_can_rotate_it_and_is_invited_
     assert status_of(one, "two").condition is UP
 
 
+def test_at_rest_a_device_does_what_is_due_once_for_each_round_of_heartbeats(
+    made: Devices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two, three = made.start("one"), made.start("two"), made.start("three", listens=False)
+    joined(one, two)
+    joined(one, three)
+    rounds: list[None] = []
+    tick = one._tick
+
+    def counted(now_s: float) -> float:
+        rounds.append(None)
+        return tick(now_s)
+
+    session = one.session_of(three.keys.public)
+    assert session is not None
+    before = session.liveness._number
+    monkeypatch.setattr(one, "_tick", counted)
+    wait_until(lambda: session.liveness._number >= before + 20, "20 heartbeats")
+    # Not for each that comes, nor in between; some are for what other threads ask.
+    assert len(rounds) <= 30
+    assert status_of(one, "two").condition is status_of(one, "three").condition is UP
+
+
 def test_a_peer_that_freezes_is_silent_in_time_and_up_again_after(made: Devices) -> None:
     one, two = made.start("one", silent_s=0.5), made.start("two", listens=False, silent_s=0.5)
     joined(one, two)
