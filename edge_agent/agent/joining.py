@@ -92,14 +92,13 @@ class Joining:
         return f'device "{self._token.name}"'
 
     def _peer(self, reached_at: Endpoint) -> Peer:
-        endpoints = dict.fromkeys([reached_at, *self._token.endpoints])
-        return Peer(
+        peer = Peer(
             key=self._token.key,
             name=self._token.name,
-            endpoints=tuple(endpoints),
             origin=Origin.JOINED,
             added_at_s=clock.wall_s(),
         )
+        return peer.listens_at(self._token.endpoints, reached_at)
 
     def _refused(self, asked: Dialled) -> None:
         self._asking.remove(asked)

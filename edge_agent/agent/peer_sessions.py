@@ -27,7 +27,6 @@ from edge_agent.endpoints import Endpoint
 from edge_agent.errors import EdgeAgentError, OtherVersion, ProtocolError, StorageError, UsageError
 from edge_agent.literals import plain_text
 from edge_agent.peers import (
-    MAX_ENDPOINTS,
     Peer,
     PeerCondition,
     PeerStatus,
@@ -62,6 +61,9 @@ CONNECTIONS_PER_S: Final = 2.0
 CONNECTIONS_AT_ONCE: Final = 40.0
 """That a peer may make, one after the other: libzmq ends one on which it sends what it must not,
 and it could go on so."""
+CHANGES_PER_S: Final = 0.1
+CHANGES_AT_ONCE: Final = 8.0
+"""Of what is kept of it: each is written to disk."""
 MOST_CONNECTIONS: Final = 16
 """At the socket of a peer at once over which nothing came; as many over which something did are an
 offence, since a peer needs one."""
@@ -110,6 +112,7 @@ class Session:
         self._next_beat_s = now_s
         self._pace = Pace(MESSAGES_PER_S, MESSAGES_AT_ONCE)
         self._connections = Pace(CONNECTIONS_PER_S, CONNECTIONS_AT_ONCE)
+        self._changes = Pace(CHANGES_PER_S, CHANGES_AT_ONCE)
         self._paused: list[tuple[float, Listener | Dialled]] = []
         self._their_beat_s = host.patience.beat_s
         self._version = ""
@@ -218,7 +221,7 @@ class Session:
         if self._is_twin(key, welcome.agent, now_s):
             return
         self._twins.let_in(welcome.agent)
-        self._told(key, welcome.version, welcome.beat_s, (at,), welcome.endpoints)
+        self._told(key, welcome.version, welcome.beat_s, at, welcome.endpoints, now_s)
         self._dialled = self._host.switchboard.dial(
             at.at(welcome.port), self._host.keys, key, self._on_dialled_input
         )
@@ -275,7 +278,7 @@ class Session:
         except EdgeAgentError as error:
             return refusal(error)
         self._twins.let_in(hello.agent)
-        self._told(key, hello.version, hello.beat_s, (), hello.endpoints)
+        self._told(key, hello.version, hello.beat_s, None, hello.endpoints, now_s)
         own = self._host.hello()
         return Welcome(
             port=self._listener.endpoint.port,
@@ -394,6 +397,12 @@ class Session:
             self.offend("it says that it has the key of another device", now_s)
             return
         changed = replace(self.peer, next_key=None if key == self.peer.key else key)
+        if changed == self.peer:
+            self.send(NotedKey(key))
+            return
+        if self._changes.take(now_s):
+            self.offend("it says a new key more often than it may", now_s)
+            return
         self._keep(changed, lambda: self.send(NotedKey(key)))
 
     def _left(self, why: Leaving, now_s: float) -> None:
@@ -418,22 +427,20 @@ class Session:
         key: PublicKey,
         version: str,
         beat_s: float,
-        reached_at: tuple[Endpoint, ...],
+        reached_at: Endpoint | None,
         told: Iterable[str],
+        now_s: float,
     ) -> None:
         """The peer, with this key, said of itself."""
         self._version = plain_text(version, 64)
         self._their_beat_s = max(beat_s, 1e-3)
-        endpoints = dict.fromkeys([*reached_at, *understood(told)])
-        names = [one for one in self.peer.endpoints if not one.is_address]
-        changed = self.peer
-        if told and endpoints:
-            changed = replace(changed, endpoints=(*names, *endpoints)[:MAX_ENDPOINTS])
+        changed = self.peer.listens_at(understood(told), reached_at)
         if key == self.peer.next_key:
             log.info('peer "%s" has its new key %s', self.peer.name, key)
             changed = replace(changed, key=key, next_key=None)
-        if changed != self.peer:
-            self._keep(changed, lambda: None)
+        elif changed == self.peer or self._changes.take(now_s):
+            return  # what it changes too often, it says again when it connects
+        self._keep(changed, lambda: None)
 
     def _keep(self, changed: Peer, then: Callable[[], object]) -> None:
         """Put what the peer said on disk, and then go on."""

@@ -13,6 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
@@ -313,7 +314,7 @@ class Peering:
         """Put a device on the list. Raises: as `PeerBook.add`."""
         # Before the first peer there is no thread that said it.
         self.book.own(self.keys.public)
-        added = self.book.add(peer)
+        added = self.book.add(replace(peer, written=peer.endpoints))
         self.call(self.sync)
         return added
 

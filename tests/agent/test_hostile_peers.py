@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -20,8 +20,8 @@ from edge_agent import clock
 from edge_agent.agent import door, peer_sessions
 from edge_agent.agent.offences import PATIENCE
 from edge_agent.agent.peering import Peering
-from edge_agent.peers import KeyPair, PeerCondition, device_id
-from edge_agent.transport.curve import keys_of
+from edge_agent.peers import KeyPair, Peer, PeerCondition, device_id
+from edge_agent.transport.curve import keys_of, make_keys
 from edge_agent.transport.peer_sockets import HIGH_WATER, MAX_MESSAGE_BYTES
 from edge_agent.wire.contents import AskProbe, ContentCodec
 from edge_agent.wire.peering import (
@@ -467,6 +467,29 @@ def test_a_peer_cannot_take_the_key_of_another_one(one: Peering, bad: Stranger) 
     bad.say(line, NewKey(one.keys.public))
     wait_until(lambda: status_of(one, "bad").offences == 2, "the offence")
     assert one.book.find("bad").keys == (bad.keys.public,)
+
+
+def test_a_peer_cannot_have_any_number_of_keys_written_to_disk(one: Peering, bad: Stranger) -> None:
+    line = line_to(one, bad)
+    saved: list[object] = []
+    save = one.book._store.save
+
+    def counted(peers: Iterable[Peer]) -> None:
+        saved.append(peers)
+        save(peers)
+
+    one.book._store.save = counted  # type: ignore[method-assign]
+    most = int(peer_sessions.CHANGES_AT_ONCE)
+    for _ in range(most + 3):
+        bad.say(line, NewKey(make_keys().public))
+    wait_until(partial(_has_offences, one, 3), "the offences")
+    wait_until(lambda: len(saved) == most, "the others are kept")
+    # Nor by what it says at the door, which is no offence: it says it again when it connects.
+    for port in range(1, 10):
+        hello = msgspec.structs.replace(bad.hello(), endpoints=(f"tcp://127.0.0.1:{port}",))
+        assert isinstance(bad.ask_door(one, hello), Welcome)
+    assert len(saved) == most
+    assert status_of(one, "bad").offences == 3
 
 
 def test_what_a_peer_says_of_times_cannot_make_it_look_better_than_it_is(

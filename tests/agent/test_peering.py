@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 import zmq
 
@@ -19,7 +20,7 @@ from edge_agent.errors import Busy, PeerLost, PeerRefused, UnknownPeer, UsageErr
 from edge_agent.peers import Origin, Peer, PeerCondition, PublicKey, device_id, raw_key
 from edge_agent.store.device_key import DeviceKeyStore
 from edge_agent.transport.curve import make_keys
-from edge_agent.wire.peering import Goodbye, Leaving
+from edge_agent.wire.peering import Goodbye, Leaving, Welcome
 from edge_agent.wire.tokens import read_token, write_token
 from tests.agent.made_peers import (
     Devices,
@@ -292,6 +293,50 @@ def test_peers_that_were_added_by_hand_meet(made: Devices) -> None:
     one.add(Peer(key=two.keys.public, name="due"))
     until(two, "uno", UP)
     until(one, "due", UP)
+
+
+def test_where_a_peer_listens_is_what_it_said_last_and_what_a_user_wrote(made: Devices) -> None:
+    one = made.start("one")
+    written = Endpoint(host="192.0.2.1", port=7)
+    with stranger() as two:
+        one.add(Peer(key=two.keys.public, name="two", endpoints=(written,)))
+        for told in (("tcp://127.0.0.1:9",), ("tcp://127.0.0.1:10", "tcp://127.0.0.1:11"), ()):
+            hello = msgspec.structs.replace(two.hello(), endpoints=told)
+            assert isinstance(two.ask_door(one, hello), Welcome)
+            wanted = [str(written), *told]
+            wait_until(partial(_is_reached_at, one, "two", wanted), "what it said")
+
+
+def test_where_a_peer_was_reached_last_stays(made: Devices) -> None:
+    one, two = made.start("one"), made.start("two")
+    at = endpoint_of(one)
+    # Behind what leads to it, a device knows other addresses of itself than those that work.
+    one.own_endpoints = lambda: (at.at(9),)  # type: ignore[method-assign]
+    token = read_token(one.invite(60))
+    two.join(write_token(replace(token, endpoints=(at.at(8), at))))
+    until(two, "one", UP)
+    wait_until(partial(_is_reached_at, two, "one", [str(at), str(at.at(9))]), "what it said")
+    # Also when it comes itself, and says nothing of where it listens.
+    with stranger(one.keys) as again:
+        one.stop()
+        until(two, "one", GONE)
+        assert isinstance(again.ask_door(two, again.hello()), Welcome)
+        wait_until(partial(_is_reached_at, two, "one", [str(at)]), "what it said")
+
+
+def test_a_rotated_key_of_a_peer_of_the_config_file_outlives_a_restart(made: Devices) -> None:
+    two = made.start("two")
+    listed = two.keys.public
+    uno = Peer(key=listed, name="uno", endpoints=(endpoint_of(two),), origin=Origin.CONFIGURED)
+    one = made.start("one", listens=False, peers=(uno,))
+    two.add(Peer(key=one.keys.public, name="one"))
+    until(one, "uno", UP)
+    until(two, "one", UP)
+    keys, _ = two.rotate(is_forced=False)
+    wait_until(lambda: one.book.find("uno").keys == (keys.public,), "the new key")
+    one.stop()
+    one = made.start("one", listens=False, peers=(uno,))
+    until(one, "uno", UP)
 
 
 def test_peers_of_the_config_file_meet_and_are_not_stored(made: Devices) -> None:
@@ -567,6 +612,10 @@ def test_names_and_keys_do_not_cross_in_the_clear(made: Devices) -> None:
 
 def _has_flipped(relay: Relay, before: int) -> bool:
     return relay.counts.flipped > before
+
+
+def _is_reached_at(device: Peering, name: str, wanted: list[str]) -> bool:
+    return list(map(str, device.book.find(name).endpoints)) == wanted
 
 
 def _knows(device: Peering, key: PublicKey) -> bool:
