@@ -64,7 +64,8 @@ class Joining:
             self._asking.append(made)
             made.send(raw)
         if not endpoints:
-            self.tick(float("inf"))
+            hosts = ", ".join(endpoint.host for endpoint in self._token.endpoints)
+            self._end(PeerLost(f"{self._name}: no such host: {hosts}; is there a network?"))
 
     def _on_input(self, asked: Dialled) -> None:
         for event in asked.events():

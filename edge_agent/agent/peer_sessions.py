@@ -49,7 +49,6 @@ from edge_agent.wire.peering import (
     Refused,
     Welcome,
     decode_from,
-    refusal,
 )
 from edge_agent.wire.telling import AskProfile, Profile, Statistics
 
@@ -69,6 +68,7 @@ MOST_CONNECTIONS: Final = 16
 offence, since a peer needs one."""
 A_TURN: Final = 16
 """Messages of one peer that are dealt with before the others have their turn."""
+STAYS_OUT: Final = "its heartbeats stay out: it does not run, or the network is down"
 _KEPT_ROUTES: Final = 8
 _ENDS: Final = frozenset({LinkEvent.ENDED, LinkEvent.UNPROVEN, LinkEvent.REFUSED})
 
@@ -141,6 +141,8 @@ class Session:
             self._why = "it was barred until now"
         self._resume_paused(now_s)
         if self.liveness.look(now_s):
+            if not self.is_there:
+                self._why = self._why or STAYS_OUT
             self._tell_condition()
         if now_s >= self._next_beat_s and self._has_channel:
             self._beat(now_s)
@@ -276,7 +278,8 @@ class Session:
                 )
             content_port = self.contents.listen(at.at(0))
         except EdgeAgentError as error:
-            return refusal(error)
+            log.error('peer "%s" cannot connect: %s', self.peer.name, error)
+            return Refused("busy", "it cannot open a socket for this device: see its log")
         self._twins.let_in(hello.agent)
         self._told(key, hello.version, hello.beat_s, None, hello.endpoints, now_s)
         own = self._host.hello()
@@ -373,17 +376,19 @@ class Session:
                     self.offend(str(error), now_s)
 
     def _heard_beat(self, number: int, echo: int | None, held_s: float, now_s: float) -> None:
-        if self.liveness.condition is PeerCondition.GONE:
+        before = self.liveness.condition
+        if before is PeerCondition.GONE:
             self.liveness.begin(self._their_beat_s, now_s)
             self.gauge.begin_anew(now_s)
             self.acquaintance.begin_anew()
-            self._why = ""
             self._knocking.succeeded()
-            self._tell_condition()
             if self._is_open is False:
                 # It knows that it was heard when an answer comes.
                 self._beat(now_s)
         self.liveness.beat(number, echo, held_s, now_s)
+        if self.liveness.condition is not before:
+            self._why = ""
+            self._tell_condition()
 
     def _note_key(self, text: str, now_s: float) -> None:
         try:
@@ -532,7 +537,7 @@ class Session:
         """How it is."""
         is_barred = self.offences.is_barred(now_s)
         is_away = self.liveness.condition is PeerCondition.GONE
-        why = self._why if is_away else ""
+        why = "" if self.is_there else self._why
         if self._twins.are_there(now_s):
             why = ONE_KEY
         if is_barred:

@@ -21,9 +21,8 @@ from edge_agent.peers import KeyPair, PublicKey
 from edge_agent.transport.curve import check_curve, encrypt_as_client, encrypt_as_server
 from edge_agent.transport.gate import Gate, Judge
 from edge_agent.transport.watched import Context, LinkEvent, Watched
+from edge_agent.wire.peering import MAX_MESSAGE_BYTES
 
-MAX_MESSAGE_BYTES: Final = 256 * 1024
-"""Of one message between agents; libzmq ends a connection on which a larger one comes."""
 HIGH_WATER: Final = 32
 """Messages that wait in one direction of one connection."""
 GOODBYE_MS: Final = 200
@@ -43,6 +42,7 @@ class Received:
     route: bytes
     """Where an answer goes."""
     payload: bytes
+    """May be larger than it may be, so that whoever sent it is told of."""
     connection: int
     """The number of the connection on which it came, for `Listener.end_connection`."""
 
@@ -54,7 +54,8 @@ class _Watched(Watched):
         super().__init__(
             context,
             kind,
-            max_bytes=MAX_MESSAGE_BYTES,
+            # Who sends more than that is cut off by libzmq, which tells nobody.
+            max_bytes=2 * MAX_MESSAGE_BYTES,
             high_water=HIGH_WATER,
             linger_ms=GOODBYE_MS,
         )

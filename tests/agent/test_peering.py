@@ -13,6 +13,7 @@ import pytest
 import zmq
 
 from edge_agent import clock
+from edge_agent.agent.peer_sessions import STAYS_OUT
 from edge_agent.agent.peering import Peering
 from edge_agent.agent.twins import ONE_KEY
 from edge_agent.endpoints import Endpoint
@@ -186,6 +187,31 @@ def test_a_device_that_does_not_answer_is_told_of(
     )
 
 
+def test_a_host_that_nobody_knows_is_told_at_once(made: Devices) -> None:
+    one, two = made.start("one"), made.start("two")
+    token = read_token(one.invite(60))
+    nowhere = Endpoint(host="nobody.invalid", port=7600)
+    with pytest.raises(PeerLost) as told:
+        two.join(write_token(replace(token, endpoints=(nowhere,))))
+    assert str(told.value) == 'device "one": no such host: nobody.invalid; is there a network?'
+
+
+def test_a_disk_that_fails_at_the_other_device_is_not_taken_for_that_of_this_one(
+    made: Devices, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = made.start("one"), made.start("two")
+    token = one.invite(60)
+    in_the_way = made.folder / "one" / "peers.json"
+    in_the_way.mkdir()
+    with pytest.raises(PeerRefused) as told:
+        two.join(token)
+    assert str(told.value) == 'device "one": it cannot keep its list of peers: see its log'
+    assert f"{in_the_way}: cannot write: Is a directory" in caplog.text
+    in_the_way.rmdir()
+    # The token is as good as before.
+    assert two.join(token)[0].name == "one"
+
+
 def test_two_devices_of_one_name_are_told_apart_before_either_is_on_a_list(made: Devices) -> None:
     one = made.start("one")
     first, second = made.start("pi"), made.start("second")
@@ -275,7 +301,7 @@ def test_a_removed_device_knows_and_does_not_come_back_with_its_old_token(made: 
     one.remove("two")
     until(two, "one", GONE)
     assert status_of(two, "one").why == "it removed this device from its list"
-    with pytest.raises(PeerRefused, match=r"the token has expired"):
+    with pytest.raises(PeerRefused, match=r"the device that used the token was removed her"):
         two.join(token)
     assert one.book.peers == ()
     assert two.join(one.invite(60))[0].name == "one"
@@ -526,8 +552,11 @@ def test_a_peer_that_stays_silent_is_gone(made: Devices) -> None:
     joined(one, two)
     with frozen(two):
         until(one, "two", SILENT)
+        assert status_of(one, "two").why == STAYS_OUT
         until(one, "two", GONE)
+        assert status_of(one, "two").why == STAYS_OUT
     until(one, "two", UP)
+    assert status_of(one, "two").why == ""
 
 
 @pytest.mark.parametrize("with_reset", [True, False])
