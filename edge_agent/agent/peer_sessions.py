@@ -412,6 +412,8 @@ class Session:
 
     def _left(self, why: Leaving, now_s: float) -> None:
         self._hang_up(now_s)
+        # It has closed its socket for content, too: what was asked for will not come.
+        self.contents.hang_up()
         self._route = None
         match why:
             case Leaving.RECONNECTS:
@@ -422,8 +424,6 @@ class Session:
             case Leaving.REMOVED:
                 self._why = "it removed this device from its list"
                 self._knocking.pause(now_s, REFUSED_PAUSE_S)
-        # What was asked for will not come.
-        self.contents.forget()
         self.liveness.end(now_s)
         self._tell_condition()
 
