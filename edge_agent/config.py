@@ -27,6 +27,7 @@ from edge_agent.literals import literal, unreadable
 from edge_agent.peers import (
     MAX_BEAT_S,
     MAX_ENDPOINTS,
+    MAX_PEERS,
     MIN_BEAT_S,
     Origin,
     Peer,
@@ -473,6 +474,10 @@ class _Reader:
     def _peers(self, value: object) -> tuple[Peer, ...]:
         if not isinstance(value, dict):
             self._refuse("peers", value, "a table for each peer, as [peers.pi2]")
+        if len(value) > MAX_PEERS:
+            raise UsageError(
+                f"{self._path}: table peers: got {len(value)} peers, want at most {MAX_PEERS}"
+            )
         peers = tuple(self._peer(name, table) for name, table in value.items())
         for number, peer in enumerate(peers):
             if any(peer.key == other.key for other in peers[:number]):
@@ -491,12 +496,14 @@ class _Reader:
         endpoints = table.get("endpoints", [])
         if not isinstance(endpoints, list) or len(endpoints) > MAX_ENDPOINTS:
             self._refuse(f"{key}.endpoints", endpoints, f"a list of at most {MAX_ENDPOINTS}")
+        written = tuple(
+            parse_peer_endpoint(f"{self._path}: key {key}.endpoints", one) for one in endpoints
+        )
         return Peer(
             key=check_key(f"{self._path}: key {key}.key", table["key"]),
             name=check_device_name(f"{self._path}: table peers: name", name),
-            endpoints=tuple(
-                parse_peer_endpoint(f"{self._path}: key {key}.endpoints", one) for one in endpoints
-            ),
+            endpoints=written,
+            written=written,
             origin=Origin.CONFIGURED,
         )
 

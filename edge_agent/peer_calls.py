@@ -23,6 +23,7 @@ from edge_agent.wire.about_peers import (
 )
 from edge_agent.wire.arguments import flag_of, seconds_of, text_of, texts_of
 from edge_agent.wire.messages import ClientMessage
+from edge_agent.wire.tokens import read_token
 
 M = TypeVar("M")
 
@@ -61,6 +62,8 @@ class PeerCalls(ABC):
             PeerLost: the other device does not answer.
         """
         message = JoinDevice(text_of("token", token, "what `edge-agent invite` printed"))
+        # Whatever is given, the message has room for it.
+        read_token(message.token)
         return self._ask(message, PeerChanged).peer
 
     def peers(self) -> Peers:

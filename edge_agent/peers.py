@@ -7,7 +7,8 @@ import base64
 import binascii
 import hashlib
 import re
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import Final, NewType
@@ -64,9 +65,13 @@ def check_key(what: str, text: object) -> PublicKey:
     """
     if isinstance(text, str) and len(text) == _KEY_CHARACTERS:
         try:
-            return PublicKey(base32(from_base32(text)))
+            raw = from_base32(text)
         except ValueError:
             pass
+        else:
+            if any(raw):
+                return PublicKey(base32(raw))
+            raise UsageError(f"{what}: got zeros alone, which no device has for a key")
     raise UsageError(
         f"{what}: got {literal(text)}, want a public key of {_KEY_CHARACTERS} letters and digits, "
         "as `edge-agent key show` prints on the other device"
@@ -149,6 +154,20 @@ class Peer:
     """Wall time."""
     next_key: PublicKey | None = None
     """The key that it said it will use from now on; until it was seen to, both are its own."""
+    listed_key: PublicKey | None = None
+    """The key that the config file has for it, where it has told another one since."""
+    written: tuple[Endpoint, ...] = ()
+    """Those of the endpoints that a user wrote here: they stay, whatever it says itself."""
+    worked_at: Endpoint | None = None
+    """Where it was reached last: that stays, too."""
+
+    def listens_at(self, told: Iterable[Endpoint], reached_at: Endpoint | None) -> Peer:
+        """As it is once it says where it listens, which takes the place of what it said before,
+        and was reached there, or connected to this device (None)."""
+        worked_at = reached_at or self.worked_at
+        worked = () if worked_at is None else (worked_at,)
+        endpoints = dict.fromkeys((*worked, *self.written, *told))
+        return replace(self, endpoints=tuple(endpoints)[:MAX_ENDPOINTS], worked_at=worked_at)
 
     @property
     def id(self) -> DeviceId:

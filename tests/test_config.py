@@ -21,7 +21,7 @@ from edge_agent.config import (
 from edge_agent.devices import UnitId, UnitKind
 from edge_agent.endpoints import Endpoint
 from edge_agent.errors import UsageError
-from edge_agent.peers import Origin, Peer, public_key
+from edge_agent.peers import MAX_PEERS, Origin, Peer, public_key
 
 KEY = public_key(bytes(range(32)))
 OTHER_KEY = public_key(b"o" * 32)
@@ -190,16 +190,29 @@ def test_what_the_file_says_of_other_devices_is_used(tmp_path: Path) -> None:
     assert got.peering == Peering(
         listen=Endpoint(host="::", port=0), name="pi1", beat_s=0.5, silent_s=1.0, gone_s=1.0
     )
+    places = (Endpoint(host="pi2.local", port=7600), Endpoint(host="fd00::2", port=1))
     assert got.peers == (
         Peer(
             key=KEY,
             name="pi2",
-            endpoints=(Endpoint(host="pi2.local", port=7600), Endpoint(host="fd00::2", port=1)),
+            endpoints=places,
+            written=places,
             origin=Origin.CONFIGURED,
         ),
         Peer(key=OTHER_KEY, name="9", origin=Origin.CONFIGURED),
     )
     assert decode_settings(encode_settings(got)) == got
+
+
+def test_more_peers_than_there_may_be_are_refused(tmp_path: Path) -> None:
+    keys = [public_key(number.to_bytes(32, "big")) for number in range(1, MAX_PEERS + 2)]
+    tables = [f"[peers.p{number}]\nkey = '{key}'\n" for number, key in enumerate(keys)]
+    file = written(tmp_path / "c.toml", "".join(tables[:-1]))
+    assert len(load_settings({"HOME": "/h"}, config_file=file).peers) == 64
+    file = written(tmp_path / "c.toml", "".join(tables))
+    with pytest.raises(UsageError) as told:
+        load_settings({"HOME": "/h"}, config_file=file)
+    assert str(told.value) == f"{file}: table peers: got 65 peers, want at most 64"
 
 
 AT = '"tcp://pi2:7600"'

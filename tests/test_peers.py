@@ -125,6 +125,12 @@ def test_what_is_no_key_is_refused_with_where_to_get_one(text: object, shown: st
     assert str(told.value) == f"key peers.pi2.key: got {shown}, {KEY_WANTED}"
 
 
+def test_zeros_are_no_key() -> None:
+    with pytest.raises(UsageError) as told:
+        check_key("key", public_key(bytes(32)))
+    assert str(told.value) == "key: got zeros alone, which no device has for a key"
+
+
 def test_the_id_is_the_beginning_of_the_fingerprint_of_the_key() -> None:
     # printf 000102…1f | xxd -r -p | sha256sum | xxd -r -p | base32
     digest = bytes.fromhex("630dcd2966c4336691125448bbb25b4ff412a49c732db2c8abc1b8581bd710dd")

@@ -83,6 +83,8 @@ class ContentLine:
         self._listener: Listener | None = None
         self._route: bytes | None = None
         self._dialled: Dialled | None = None
+        self._is_broken = False
+        """Whether the one that was dialled has ended, and is being made again."""
         self._numbers = itertools.count(1)
         self._awaited: dict[int, Answer] = {}
         self._waiting: deque[tuple[AskContent | AskProbe, Answer]] = deque()
@@ -105,7 +107,8 @@ class ContentLine:
 
     def dial(self, to: Endpoint, key: PublicKey) -> None:
         """Connect to the peer."""
-        self._hang_up()
+        self.hang_up()
+        self._is_broken = False
         self._dialled = self._host.switchboard.dial(
             to, self._host.keys, key, self._on_dialled_input
         )
@@ -145,16 +148,21 @@ class ContentLine:
     def _send(self, message: Message, piece: bytes = b"") -> bool:
         raw = self._codec.encode(message, piece)
         if self._dialled is not None:
-            return self._dialled.send(raw)
+            return not self._is_broken and self._dialled.send(raw)
         if self._listener is not None and self._route is not None:
             return self._listener.send(self._route, raw)
         return False
 
     def _on_dialled_input(self, dialled: Dialled) -> None:
-        events = set(dialled.events())
-        if LinkEvent.OPEN in events:
-            # From it the other side learns where to send what it asks.
-            self._send(NoContent(number=0, code="error", message="here"))
+        events = dialled.events()
+        for event in events:
+            if event is LinkEvent.OPEN:
+                self._is_broken = False
+                # From it the other side learns where to send what it asks.
+                self._send(NoContent(number=0, code="error", message="here"))
+            elif event is LinkEvent.ENDED:
+                # It is made again by itself; what is asked before that might never be answered.
+                self._is_broken = True
         for _ in range(A_TURN):
             if dialled is not self._dialled or (raw := dialled.receive()) is None:
                 break
@@ -162,9 +170,9 @@ class ContentLine:
         if dialled is not self._dialled:
             return
         if LinkEvent.REFUSED in events:
-            self._hang_up()
+            self.hang_up()
         elif LinkEvent.ENDED in events:
-            # It is made again by itself, but answers to what was asked before will not come.
+            # Answers to what was asked before will not come.
             self.forget()
 
     def _on_listener_input(self, listener: Listener) -> None:
@@ -255,7 +263,8 @@ class ContentLine:
         for answer in answers:
             answer(PeerLost("the connection for content has ended"))
 
-    def _hang_up(self) -> None:
+    def hang_up(self) -> None:
+        """End what was dialled; who waits for the peer is told."""
         if self._dialled is not None:
             self._host.switchboard.close(self._dialled)
             self._dialled = None
@@ -266,7 +275,7 @@ class ContentLine:
         if self._listener is not None:
             self._host.switchboard.close(self._listener)
         self._listener = self._route = None
-        self._hang_up()
+        self.hang_up()
 
 
 class Fetch:

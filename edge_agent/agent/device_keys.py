@@ -19,9 +19,11 @@ def own_keys(store: DeviceKeyStore) -> KeyPair:
         StorageError: it is damaged, others can read it, or it cannot be kept.
         RuntimeUnavailable: libzmq has no CURVE.
     """
+    # One that is there is read where nothing can be written, too.
+    if (secret := store.load()) is not None:
+        return keys_of(secret)
     with _alone(store):
-        secret = store.load()
-        if secret is not None:
+        if (secret := store.load()) is not None:
             return keys_of(secret)
         made = make_keys()
         store.save(made.secret)

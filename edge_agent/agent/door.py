@@ -15,7 +15,7 @@ from edge_agent.agent.offences import Pace
 from edge_agent.agent.peer_host import Host, end_crowd, understood
 from edge_agent.agent.peer_sessions import Session
 from edge_agent.endpoints import Endpoint
-from edge_agent.errors import EdgeAgentError, ProtocolError
+from edge_agent.errors import EdgeAgentError, ProtocolError, StorageError
 from edge_agent.peers import Origin, Peer, PublicKey, check_device_name, check_key
 from edge_agent.transport.peer_sockets import Listener, Received
 from edge_agent.wire.peering import (
@@ -206,6 +206,12 @@ class Door:
         """On a thread that may wait for the disk."""
         try:
             self._host.book.add(peer, is_told=True)
+        except StorageError as error:
+            log.error("%s", error)
+            # Its paths are nobody else's business, and it is not the other device that is full.
+            answer = Refused("peer-refused", "it cannot keep its list of peers: see its log")
+            self._host.post(partial(self._not_admitted, invitation, peer, answer))
+            return
         except EdgeAgentError as error:
             self._host.post(partial(self._not_admitted, invitation, peer, refusal(error)))
             return

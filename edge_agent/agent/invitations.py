@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from dataclasses import dataclass
 
@@ -21,9 +20,11 @@ MAX_TTL_S = 7 * 86_400.0
 class _Invitation:
     until_s: float
     used_by: PublicKey | None = None
+    is_spent: bool = False
+    """The device that used it was removed."""
 
     def is_open(self, now_s: float) -> bool:
-        return self.used_by is None and now_s < self.until_s
+        return self.used_by is None and not self.is_spent and now_s < self.until_s
 
 
 class Invitations:
@@ -57,6 +58,8 @@ class Invitations:
         found = self._known.get(key)
         if found is None:
             raise PeerRefused("the token is not known here: ask for a new one")
+        if found.is_spent:
+            raise PeerRefused("the device that used the token was removed here: ask for a new one")
         if found.used_by is not None and found.used_by != device:
             raise PeerRefused(
                 f"the token was used by device {_short(device_id(found.used_by))} already: ask for "
@@ -79,7 +82,7 @@ class Invitations:
         """The device was removed: what it joined with does not bring it back."""
         for one in self._known.values():
             if one.used_by == device:
-                one.used_by, one.until_s = None, -math.inf
+                one.used_by, one.is_spent = None, True
 
     def clear(self) -> None:
         """This device has another key: tokens with the one before are of no use."""

@@ -73,7 +73,8 @@ class Joining:
             self._asking.append(made)
             made.send(raw)
         if not endpoints:
-            self.tick(float("inf"))
+            hosts = ", ".join(endpoint.host for endpoint in self._token.endpoints)
+            self._end(PeerLost(f"{self._name}: no such host: {hosts}; is there a network?"))
 
     def _on_input(self, asked: Dialled) -> None:
         for event in asked.events():
@@ -103,14 +104,13 @@ class Joining:
         return f'device "{self._token.name}"'
 
     def _peer(self, reached_at: Endpoint) -> Peer:
-        endpoints = dict.fromkeys([reached_at, *self._token.endpoints])
-        return Peer(
+        peer = Peer(
             key=self._token.key,
             name=self._token.name,
-            endpoints=tuple(endpoints),
             origin=Origin.JOINED,
             added_at_s=clock.wall_s(),
         )
+        return peer.listens_at(self._token.endpoints, reached_at)
 
     def _refused(self, asked: Dialled) -> None:
         self._asking.remove(asked)

@@ -33,6 +33,9 @@ class Liveness:
     def __init__(self, patience: Patience, now_s: float) -> None:
         self._patience = patience
         self._their_beat_s = patience.beat_s
+        self._silent_s = self._late_s = 0.0
+        """After so long without a heartbeat it is silent, and late."""
+        self._awaits(patience.beat_s)
         self._heard_s: float | None = None
         """When it was heard last, but for the time that this agent slept since."""
         self._came_s = now_s
@@ -41,16 +44,24 @@ class Liveness:
         self._number = 0
         self._sent: OrderedDict[int, float] = OrderedDict()
         self._round_trips: deque[float] = deque(maxlen=_KEPT)
+        self.round_trip_s: float | None = None
+        """The median of the last few."""
         self._late_until_s = now_s
         self.condition = PeerCondition.GONE
         self.since_s = now_s
 
     def begin(self, their_beat_s: float, now_s: float) -> None:
         """A connection is made."""
-        self._their_beat_s = their_beat_s
+        self._awaits(their_beat_s)
         self._sent.clear()
         self._round_trips.clear()
+        self.round_trip_s = None
         self._heard(now_s)
+
+    def _awaits(self, their_beat_s: float) -> None:
+        self._their_beat_s = their_beat_s
+        self._silent_s = max(self._patience.silent_s, MISSED_BEATS * their_beat_s)
+        self._late_s = LATE_SHARE * self._silent_s
 
     def next_beat(self, now_s: float) -> tuple[int, int | None, float]:
         """A heartbeat goes out: its number, the last one that came, and how long ago that was."""
@@ -67,6 +78,7 @@ class Liveness:
         if sent_s is not None:
             # What the other side tells may be wrong: a round trip is not negative.
             self._round_trips.append(max(0.0, now_s - sent_s - held_s))
+            self.round_trip_s = statistics.median(self._round_trips)
             # Whatever went before it will not be echoed any more.
             self._sent = OrderedDict((n, at_s) for n, at_s in self._sent.items() if n > (echo or 0))
         if self._heard_s is not None and now_s - self._heard_s > self._late_s:
@@ -90,19 +102,6 @@ class Liveness:
         self._heard_s = None
         self._heard_number = None
         self.look(now_s)
-
-    @property
-    def round_trip_s(self) -> float | None:
-        """The median of the last few."""
-        return statistics.median(self._round_trips) if self._round_trips else None
-
-    @property
-    def _silent_s(self) -> float:
-        return max(self._patience.silent_s, MISSED_BEATS * self._their_beat_s)
-
-    @property
-    def _late_s(self) -> float:
-        return LATE_SHARE * self._silent_s
 
     def look(self, now_s: float) -> bool:
         """What it is now; whether that is news."""

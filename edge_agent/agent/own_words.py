@@ -18,7 +18,7 @@ from edge_agent.wire.telling import LEAST_SPEED, Statistics, ToldGoodput, ToldLi
 
 log = logging.getLogger(__name__)
 
-SAMPLE_S: Final = 2.0
+SAMPLE_S: Final = 4.0
 """The device is looked at so often while a peer is there; that takes 2 ms."""
 LOAD_NEWS: Final = 0.1
 MEMORY_NEWS: Final = 0.1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,6 +13,8 @@ from edge_agent.errors import Busy, UnknownPeer, UsageError
 from edge_agent.literals import literal
 from edge_agent.peers import MAX_PEERS, Origin, Peer, PublicKey, check_device_name
 from edge_agent.store.peers import PeerStore
+
+log = logging.getLogger(__name__)
 
 
 class PeerBook:
@@ -25,13 +28,15 @@ class PeerBook:
         self._changing = threading.Lock()
         self._by_key: Mapping[PublicKey, Peer] = MappingProxyType({})
         self._peers: tuple[Peer, ...] = ()
-        known = {peer.key for peer in configured}
+        loaded = store.load()
+        configured = tuple(_with_its_own_key(peer, loaded) for peer in configured)
+        known = {key for peer in configured for key in peer.keys}
         names = {peer.name for peer in configured}
         stored = [
             # The config file was changed since: what it says is what the user wants.
             replace(peer, name=peer.id) if peer.name in names else peer
-            for peer in store.load()
-            if known.isdisjoint(peer.keys)
+            for peer in loaded
+            if peer.origin is not Origin.CONFIGURED and known.isdisjoint(peer.keys)
         ]
         self._take((*configured, *stored))
 
@@ -62,7 +67,8 @@ class PeerBook:
         the other device reads what is wrong.
 
         Raises:
-            UsageError: its name is taken, or it is this device.
+            UsageError: its name is taken, it is on the list under another one, or it is this
+                device.
             Busy: the list is full.
             StorageError: it cannot be kept.
         """
@@ -75,7 +81,7 @@ class PeerBook:
         with self._changing:
             there = self.by_key(peer.key)
             if there is not None:
-                merged = replace(there, endpoints=peer.endpoints or there.endpoints)
+                merged = _merged(there, peer)
                 self._replace(there, merged)
                 return merged
             self._check_free(peer.name, is_told=is_told)
@@ -137,13 +143,27 @@ class PeerBook:
         """It said something new of itself. Raises: StorageError: that cannot be kept."""
         with self._changing:
             there = self.by_key(peer.key)
-            if there is not None:
-                # What the user changed meanwhile stays.
-                self._replace(there, replace(changed, name=there.name))
+            if there is None:
+                return
+            # What the user changed meanwhile stays.
+            changed = replace(changed, name=there.name, written=there.written)
+            if there.origin is Origin.CONFIGURED and changed.key != there.key:
+                changed = replace(changed, listed_key=there.listed_key or there.key)
+                _tell_of_listed_key(changed)
+            self._replace(there, changed)
 
     def own(self, key: PublicKey) -> None:
-        """This device has this key from now on, and is no peer of itself."""
+        """This device has this key from now on, and is no peer of itself.
+
+        Raises: UsageError: the config file says that it is.
+        """
         self._own = key
+        there = self.by_key(key)
+        if there is not None and there.origin is Origin.CONFIGURED:
+            raise UsageError(
+                f'peer "{there.name}" of the config file has the key of this device itself: write '
+                "the key that `edge-agent key show` prints on the other device"
+            )
 
     def _present(self, peer: Peer) -> Peer:
         """As it is on the list now: since it was looked up it may have said something new."""
@@ -177,4 +197,46 @@ class PeerBook:
 
 
 def _stored(peers: tuple[Peer, ...]) -> tuple[Peer, ...]:
-    return tuple(peer for peer in peers if peer.origin is not Origin.CONFIGURED)
+    """Also those of the config file that told another key than it has."""
+    return tuple(peer for peer in peers if peer.origin is not Origin.CONFIGURED or _has_told(peer))
+
+
+def _has_told(peer: Peer) -> bool:
+    return peer.next_key is not None or peer.listed_key is not None
+
+
+def _with_its_own_key(listed: Peer, stored: tuple[Peer, ...]) -> Peer:
+    """A peer of the config file, with the key that it told since that was written."""
+    for peer in stored:
+        if peer.origin is Origin.CONFIGURED and listed.key == (peer.listed_key or peer.key):
+            found = replace(
+                listed, key=peer.key, next_key=peer.next_key, listed_key=peer.listed_key
+            )
+            _tell_of_listed_key(found)
+            return found
+    return listed
+
+
+def _tell_of_listed_key(peer: Peer) -> None:
+    if peer.listed_key is not None:
+        log.warning(
+            'peer "%s" has another key than the config file says: write key = "%s" in [peers.%s] '
+            "there (until then, this device remembers it)",
+            peer.name,
+            peer.key,
+            peer.name,
+        )
+
+
+def _merged(there: Peer, peer: Peer) -> Peer:
+    """A peer that is added again: by a user, or because one device joins the other again."""
+    if peer.origin is not Origin.ADDED:
+        return there.listens_at(peer.endpoints, peer.worked_at)
+    if peer.name != there.name:
+        raise UsageError(
+            f'that is the key of the peer "{there.name}": `edge-agent peer rename {there.name} '
+            f"{peer.name}` calls it differently"
+        )
+    if not peer.endpoints:
+        return there
+    return replace(there, written=peer.written, worked_at=None).listens_at(peer.endpoints, None)

@@ -28,7 +28,6 @@ from edge_agent.endpoints import Endpoint
 from edge_agent.errors import EdgeAgentError, OtherVersion, ProtocolError, StorageError, UsageError
 from edge_agent.literals import plain_text
 from edge_agent.peers import (
-    MAX_ENDPOINTS,
     Peer,
     PeerCondition,
     PeerStatus,
@@ -51,7 +50,6 @@ from edge_agent.wire.peering import (
     Refused,
     Welcome,
     decode_from,
-    refusal,
 )
 from edge_agent.wire.telling import AskProfile, Profile, Statistics
 
@@ -63,11 +61,15 @@ CONNECTIONS_PER_S: Final = 2.0
 CONNECTIONS_AT_ONCE: Final = 40.0
 """That a peer may make, one after the other: libzmq ends one on which it sends what it must not,
 and it could go on so."""
+CHANGES_PER_S: Final = 0.1
+CHANGES_AT_ONCE: Final = 8.0
+"""Of what is kept of it: each is written to disk."""
 MOST_CONNECTIONS: Final = 16
 """At the socket of a peer at once over which nothing came; as many over which something did are an
 offence, since a peer needs one."""
 A_TURN: Final = 16
 """Messages of one peer that are dealt with before the others have their turn."""
+STAYS_OUT: Final = "its heartbeats stay out: it does not run, or the network is down"
 _KEPT_ROUTES: Final = 8
 _ENDS: Final = frozenset({LinkEvent.ENDED, LinkEvent.UNPROVEN, LinkEvent.REFUSED})
 
@@ -116,6 +118,7 @@ class Session:
         self._next_beat_s = now_s
         self._pace = Pace(MESSAGES_PER_S, MESSAGES_AT_ONCE)
         self._connections = Pace(CONNECTIONS_PER_S, CONNECTIONS_AT_ONCE)
+        self._changes = Pace(CHANGES_PER_S, CHANGES_AT_ONCE)
         self._paused: list[tuple[float, Listener | Dialled]] = []
         self._their_beat_s = host.patience.beat_s
         self._version = ""
@@ -144,6 +147,8 @@ class Session:
             self._why = "it was barred until now"
         self._resume_paused(now_s)
         if self.liveness.look(now_s):
+            if not self.is_there:
+                self._why = self._why or STAYS_OUT
             self._tell_condition()
         if now_s >= self._next_beat_s and self._has_channel:
             self._beat(now_s)
@@ -154,6 +159,12 @@ class Session:
             self.gauge.tick(now_s)
             self._roaming.tick(now_s)
             self.acquaintance.tick(now_s)
+
+    def due_s(self, now_s: float) -> float:
+        """When `tick` is due next, if nothing is asked before."""
+        if self.liveness.condition is PeerCondition.UP and self._has_channel:
+            return self._next_beat_s
+        return now_s + self._host.patience.beat_s / 2
 
     @property
     def is_there(self) -> bool:
@@ -185,7 +196,9 @@ class Session:
 
     def _beat(self, now_s: float) -> bool:
         number, echo, held_s = self.liveness.next_beat(now_s)
-        self._next_beat_s = now_s + self._host.patience.beat_s
+        # The beats of all peers go out together, so that this device is woken less often.
+        beat_s = self._host.patience.beat_s
+        self._next_beat_s = (now_s // beat_s + 1) * beat_s
         return self.send(Beat(number=number, echo=echo, held_s=held_s))
 
     def send(self, message: Message) -> bool:
@@ -241,7 +254,8 @@ class Session:
 
     def told(self, door: Endpoint, key: PublicKey, welcome: Welcome) -> None:
         """See `roaming.Roamer`."""
-        self._told(key, welcome.version, welcome.beat_s, (door,), welcome.endpoints)
+        now_s = clock.monotonic_s()
+        self._told(key, welcome.version, welcome.beat_s, door, welcome.endpoints, now_s)
 
     def rests_since_s(self) -> float:
         """See `roaming.Roamer`."""
@@ -315,9 +329,10 @@ class Session:
                 )
             content_port = self.contents.listen(at.at(0))
         except EdgeAgentError as error:
-            return refusal(error)
+            log.error('peer "%s" cannot connect: %s', self.peer.name, error)
+            return Refused("busy", "it cannot open a socket for this device: see its log")
         self._twins.let_in(hello.agent)
-        self._told(key, hello.version, hello.beat_s, (), hello.endpoints)
+        self._told(key, hello.version, hello.beat_s, None, hello.endpoints, now_s)
         own = self._host.hello()
         return Welcome(
             port=self._listener.endpoint.port,
@@ -412,17 +427,19 @@ class Session:
                     self.offend(str(error), now_s)
 
     def _heard_beat(self, number: int, echo: int | None, held_s: float, now_s: float) -> None:
-        if self.liveness.condition is PeerCondition.GONE:
+        before = self.liveness.condition
+        if before is PeerCondition.GONE:
             self.liveness.begin(self._their_beat_s, now_s)
             self.gauge.begin_anew(now_s)
             self.acquaintance.begin_anew()
-            self._why = ""
             self._knocking.succeeded()
-            self._tell_condition()
             if self._is_open is False:
                 # It knows that it was heard when an answer comes.
-                self._next_beat_s = now_s
+                self._beat(now_s)
         self.liveness.beat(number, echo, held_s, now_s)
+        if self.liveness.condition is not before:
+            self._why = ""
+            self._tell_condition()
 
     def _note_key(self, text: str, now_s: float) -> None:
         try:
@@ -436,10 +453,18 @@ class Session:
             self.offend("it says that it has the key of another device", now_s)
             return
         changed = replace(self.peer, next_key=None if key == self.peer.key else key)
+        if changed == self.peer:
+            self.send(NotedKey(key))
+            return
+        if self._changes.take(now_s):
+            self.offend("it says a new key more often than it may", now_s)
+            return
         self._keep(changed, lambda: self.send(NotedKey(key)))
 
     def _left(self, why: Leaving, now_s: float) -> None:
         self._hang_up(now_s)
+        # It has closed its socket for content, too: what was asked for will not come.
+        self.contents.hang_up()
         self._route = None
         match why:
             case Leaving.RECONNECTS:
@@ -450,8 +475,6 @@ class Session:
             case Leaving.REMOVED:
                 self._why = "it removed this device from its list"
                 self._knocking.pause(now_s, REFUSED_PAUSE_S)
-        # What was asked for will not come.
-        self.contents.forget()
         self.liveness.end(now_s)
         self._tell_condition()
 
@@ -460,22 +483,20 @@ class Session:
         key: PublicKey,
         version: str,
         beat_s: float,
-        reached_at: tuple[Endpoint, ...],
+        reached_at: Endpoint | None,
         told: Iterable[str],
+        now_s: float,
     ) -> None:
         """The peer, with this key, said of itself."""
         self._version = plain_text(version, 64)
         self._their_beat_s = max(beat_s, 1e-3)
-        endpoints = dict.fromkeys([*reached_at, *understood(told)])
-        names = [one for one in self.peer.endpoints if not one.is_address]
-        changed = self.peer
-        if told and endpoints:
-            changed = replace(changed, endpoints=(*names, *endpoints)[:MAX_ENDPOINTS])
+        changed = self.peer.listens_at(understood(told), reached_at)
         if key == self.peer.next_key:
             log.info('peer "%s" has its new key %s', self.peer.name, key)
             changed = replace(changed, key=key, next_key=None)
-        if changed != self.peer:
-            self._keep(changed, lambda: None)
+        elif changed == self.peer or self._changes.take(now_s):
+            return  # what it changes too often, it says again when it connects
+        self._keep(changed, lambda: None)
 
     def _keep(self, changed: Peer, then: Callable[[], object]) -> None:
         """Put what the peer said on disk, and then go on."""
@@ -568,7 +589,7 @@ class Session:
         """How it is."""
         is_barred = self.offences.is_barred(now_s)
         is_away = self.liveness.condition is PeerCondition.GONE
-        why = self._why if is_away else ""
+        why = "" if self.is_there else self._why
         if self._twins.are_there(now_s):
             why = ONE_KEY
         if is_barred:

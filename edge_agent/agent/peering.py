@@ -13,6 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
@@ -61,6 +62,7 @@ from edge_agent.wire.tokens import Token, read_token, write_token
 log = logging.getLogger(__name__)
 
 LONGEST_WAIT_S: Final = 0.25
+SOON_S: Final = 0.05
 END_S: Final = 2.0
 REOPEN_S: Final = 5.0
 """A port that is not free again by then has been taken by another program."""
@@ -312,7 +314,7 @@ class Peering:
         """Put a device on the list. Raises: as `PeerBook.add`."""
         # Before the first peer there is no thread that said it.
         self.book.own(self.keys.public)
-        added = self.book.add(peer)
+        added = self.book.add(replace(peer, written=peer.endpoints))
         self.call(self.sync)
         return added
 
@@ -493,10 +495,10 @@ class Peering:
         return session is not None and key in session.peer.keys
 
     def _loop(self) -> None:
-        before_s = clock.monotonic_s()
-        wait_s = min(LONGEST_WAIT_S, self.patience.beat_s / 2)
+        before_s = due_s = clock.monotonic_s()
         try:
             while not self._is_ended:
+                wait_s = min(LONGEST_WAIT_S, max(0.0, due_s - clock.monotonic_s()))
                 ready = self.switchboard.wait(wait_s)
                 now_s = clock.monotonic_s()
                 # Before it hears what came in the meantime.
@@ -505,16 +507,24 @@ class Peering:
                 self._guarded(partial(self.switchboard.serve, ready))
                 while self._calls:
                     self._guarded(self._calls.popleft())
+                    due_s = now_s
                 now_s = clock.monotonic_s()
-                self._guarded(partial(self._reopen_door, now_s))
-                for session in self._sessions:
-                    self._guarded(partial(session.tick, now_s))
-                for joining in self._joinings:
-                    self._guarded(partial(joining.tick, now_s))
-                self._look(now_s)
-                self._joinings = [one for one in self._joinings if not one.done.done()]
+                if now_s >= due_s:
+                    due_s = self._tick(now_s)
         finally:
             self._end()
+
+    def _tick(self, now_s: float) -> float:
+        """Do what is due; when something will be next, if nothing comes before."""
+        self._guarded(partial(self._reopen_door, now_s))
+        for session in self._sessions:
+            self._guarded(partial(session.tick, now_s))
+        for joining in self._joinings:
+            self._guarded(partial(joining.tick, now_s))
+        self._look(now_s)
+        self._joinings = [one for one in self._joinings if not one.done.done()]
+        longest_s = SOON_S if self._joinings or self._no_door_since_s else LONGEST_WAIT_S
+        return min([now_s + longest_s, *(session.due_s(now_s) for session in self._sessions)])
 
     def _look(self, now_s: float) -> None:
         """Find out how this device is, now and then, for whoever is there."""

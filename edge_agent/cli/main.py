@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from edge_agent import __version__
 from edge_agent.cli import doctor, infer, inspect, models, peers, serve, split
@@ -19,6 +21,7 @@ from edge_agent.errors import (
     UnknownModel,
     UsageError,
 )
+from edge_agent.wire.tokens import without_tokens
 
 EXIT_CODES = """\
 exit codes: 0 done · 1 failed · 2 wrong request or usage · 3 unknown model · 4 model refused ·
@@ -27,9 +30,19 @@ exit codes: 0 done · 1 failed · 2 wrong request or usage · 3 unknown model ·
 17 refused by the other device · 18 other device lost · 130 interrupted"""
 
 
+_LONG_WORD = re.compile(r"[A-Za-z0-9]{24,}")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong without the whole of a long word: it may be a token, or a part of one."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(_LONG_WORD.sub(lambda word: f"{word[0][:5]}…", message))
+
+
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    top = argparse.ArgumentParser(
+    top = _Parser(
         prog="edge-agent",
         description="Runs any ONNX model on the compute units of this device, divided as it pays.",
         epilog=EXIT_CODES,
@@ -56,7 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = options.run(options)
         sys.stdout.flush()
     except EdgeAgentError as error:
-        print(f"edge-agent {options.command}: {error}{_hint(error, options)}", file=sys.stderr)
+        what = without_tokens(str(error))
+        print(f"edge-agent {options.command}: {what}{_hint(error, options)}", file=sys.stderr)
         return error.exit_code
     except MemoryError as error:
         print(

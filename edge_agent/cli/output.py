@@ -16,6 +16,9 @@ import msgspec
 from edge_agent.client import Client
 from edge_agent.config import Settings, load_settings
 
+SLOW_S = 2.0
+_MOST_READ = 65536
+
 
 def settings_of(options: argparse.Namespace) -> Settings:
     """The settings that the options of a command give."""
@@ -45,6 +48,28 @@ def ending_on_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def token_of(text: str) -> str:
+    """A token as it was given, or the first line of standard input for "-"."""
+    if text != "-":
+        return text
+    # What is no text is no token, and is not to be shown.
+    return sys.stdin.buffer.readline(_MOST_READ).decode(errors="replace")
+
+
+@contextmanager
+def told_if_slow(what: str) -> Iterator[None]:
+    """Say on standard error what is being waited for, if that takes longer than people like to
+    wait without a word."""
+    timer = threading.Timer(SLOW_S, lambda: print(what, file=sys.stderr, flush=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
 
 
 def print_json(value: object) -> None:

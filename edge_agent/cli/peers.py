@@ -7,12 +7,13 @@ import re
 import sys
 from typing import Any
 
-from edge_agent.cli.output import client_of, print_json, settings_of
+from edge_agent.cli.output import client_of, print_json, settings_of, token_of, told_if_slow
 from edge_agent.cli.peer_tables import peer_json, peers_json, print_peers
 from edge_agent.client import Client
 from edge_agent.errors import AgentUnavailable, PeerLost, UsageError
 from edge_agent.peers import KeyPair, Peer, PublicKey, device_id
 from edge_agent.wire.about_peers import KeyRotated
+from edge_agent.wire.tokens import read_token
 
 _UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _WRITTEN = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([a-z]?)")
@@ -24,7 +25,10 @@ def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
     text = "print a token with which one other device may join this one"
     invite = commands.add_parser("invite", parents=[shared], help=text, description=text + ".")
     invite.add_argument(
-        "--ttl", default="10m", metavar="TIME", help="how long it is good, e.g. 90s, 10m, 2h, 1d"
+        "--ttl",
+        default="10m",
+        metavar="TIME",
+        help="how long it is good, e.g. 90s, 10m, 2h, 1d; a number alone is seconds",
     )
     invite.set_defaults(run=run_invite)
     text = "list the devices that this one trusts, and how they are"
@@ -122,7 +126,8 @@ def _tell_key(key: PublicKey, options: argparse.Namespace) -> None:
 def run_key_rotate(options: argparse.Namespace) -> int:
     """`edge-agent key rotate`."""
     try:
-        with Client(settings_of(options).socket) as client:
+        waiting = told_if_slow("waiting for peers to note the new key, for 3 s at most")
+        with Client(settings_of(options).socket) as client, waiting:
             rotated = client.rotate_key(force=options.force)
     except AgentUnavailable:
         rotated = _rotate_alone(options)
@@ -183,8 +188,11 @@ def run_invite(options: argparse.Namespace) -> int:
 
 def run_peer_join(options: argparse.Namespace) -> int:
     """`edge-agent peer join`."""
-    token = sys.stdin.readline() if options.token == "-" else options.token
-    with client_of(options) as client:
+    token = token_of(options.token)
+    found = read_token(token)
+    places = ", ".join(map(str, found.endpoints))
+    asking = f'asking device "{found.name}" at {places}, for 10 s at most'
+    with client_of(options) as client, told_if_slow(asking):
         peer = client.join(token)
     return _tell_peer(peer, "joined", options)
 

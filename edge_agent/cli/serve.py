@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from edge_agent import config
-from edge_agent.cli.output import settings_of
+from edge_agent.cli.output import settings_of, token_of
 from edge_agent.endpoints import parse_listen
 from edge_agent.peers import check_device_name
 from edge_agent.wire.tokens import read_token
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
         limits = replace(settings.limits, max_requests_in_flight=options.max_requests)
         settings = replace(settings, limits=limits)
     settings = replace(settings, peering=_peering(options, settings.peering))
-    token = sys.stdin.readline() if options.join == "-" else options.join
+    token = None if options.join is None else token_of(options.join)
     if token is not None:
         read_token(token)
     logging.basicConfig(

@@ -4,6 +4,7 @@ waits for all of them. Nothing here blocks but `Switchboard.wait`.
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import threading
@@ -20,9 +21,8 @@ from edge_agent.peers import KeyPair, PublicKey
 from edge_agent.transport.curve import check_curve, encrypt_as_client, encrypt_as_server
 from edge_agent.transport.gate import Gate, Judge
 from edge_agent.transport.watched import Context, LinkEvent, Watched
+from edge_agent.wire.peering import MAX_MESSAGE_BYTES
 
-MAX_MESSAGE_BYTES: Final = 256 * 1024
-"""Of one message between agents; libzmq ends a connection on which a larger one comes."""
 HIGH_WATER: Final = 32
 """Messages that wait in one direction of one connection."""
 GOODBYE_MS: Final = 200
@@ -42,6 +42,7 @@ class Received:
     route: bytes
     """Where an answer goes."""
     payload: bytes
+    """May be larger than it may be, so that whoever sent it is told of."""
     connection: int
     """The number of the connection on which it came, for `Listener.end_connection`."""
 
@@ -53,12 +54,19 @@ class _Watched(Watched):
         super().__init__(
             context,
             kind,
-            max_bytes=MAX_MESSAGE_BYTES,
+            # Who sends more than that is cut off by libzmq, which tells nobody.
+            max_bytes=2 * MAX_MESSAGE_BYTES,
             high_water=HIGH_WATER,
             linger_ms=GOODBYE_MS,
         )
         self.socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
         self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
+
+    def _waiting(self) -> list[zmq.Frame] | None:
+        # To ask is cheaper than to be told by an exception, of which every turn has one.
+        if not int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            return None
+        return self.receive_parts()
 
 
 class Listener(_Watched):
@@ -100,7 +108,7 @@ class Listener(_Watched):
 
     def receive(self) -> Received | None:
         """The next message; None: there is none now."""
-        frames = self.receive_parts()
+        frames = self._waiting()
         if frames is None:
             return None
         # Of every frame, because the routing id is whatever the other side says.
@@ -154,7 +162,7 @@ class Dialled(_Watched):
 
     def receive(self) -> bytes | None:
         """The next message; None: there is none now."""
-        frames = self.receive_parts()
+        frames = self._waiting()
         return None if frames is None else _whole(frames)
 
     def send(self, payload: bytes) -> bool:
@@ -238,7 +246,7 @@ class Switchboard:
 
     def wait(self, timeout_s: float) -> list[Any]:
         """Wait for input, a wake or the timeout: what has input, for `serve`."""
-        return [ready for ready, _ in self._poller.poll(max(0, int(timeout_s * 1000)))]
+        return [ready for ready, _ in self._poller.poll(max(0, math.ceil(timeout_s * 1000)))]
 
     def serve(self, ready: list[Any]) -> None:
         """Call whoever has input."""

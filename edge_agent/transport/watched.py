@@ -107,7 +107,7 @@ class Watched:
         """The same; of a connection that came or ended also its number, which another one may have
         once it ended."""
         found: list[tuple[LinkEvent, int]] = []
-        while len(found) < MOST_EVENTS and self.monitor.poll(0, zmq.POLLIN):
+        while len(found) < MOST_EVENTS and int(self.monitor.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             told = recv_monitor_message(self.monitor, zmq.NOBLOCK)
             found.append((_EVENTS[zmq.Event(told["event"])], told["value"]))
         return found

@@ -15,7 +15,7 @@ from msgspec import Meta
 from edge_agent.errors import ProtocolError
 from edge_agent.wire.messages import Message, decode, encoded
 from edge_agent.wire.parts import Size
-from edge_agent.wire.peering import PROTOCOL, LongText, Number, ShortText, check_version
+from edge_agent.wire.peering import PROTOCOL, LongText, Number, ShortText, check_size, check_version
 
 MAX_PIECE_BYTES: Final = 192 * 1024
 _PREFIX: Final = struct.Struct("<BI")
@@ -78,6 +78,7 @@ class ContentCodec:
         """
         if len(part) < _PREFIX.size:
             raise ProtocolError(f"got a message of {len(part)} bytes about content")
+        check_size(part)
         version, length = _PREFIX.unpack_from(part)
         check_version(version)
         end = _PREFIX.size + length

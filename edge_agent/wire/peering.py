@@ -21,6 +21,10 @@ from edge_agent.wire.telling import AskProfile, Profile, Statistics
 T = TypeVar("T")
 
 PROTOCOL: Final = 1
+MAX_MESSAGE_BYTES: Final = 256 * 1024
+"""Of one message between agents, about content too."""
+LAST_PROTOCOL: Final = 31
+"""Versions to come have at most this number: what begins with another one is something else."""
 _VERSION: Final = bytes([PROTOCOL])
 
 ShortText = Annotated[str, Meta(max_length=256)]
@@ -189,12 +193,24 @@ def decode_from(decoder: msgspec.msgpack.Decoder[T], raw: bytes) -> T:
     """
     if not raw:
         raise ProtocolError("message not understood: it is empty")
+    check_size(raw)
     check_version(raw[0])
     return decode(decoder, memoryview(raw)[1:])
 
 
+def check_size(raw: bytes) -> None:
+    """Raises: ProtocolError: it is larger than a message may be."""
+    if len(raw) > MAX_MESSAGE_BYTES:
+        raise ProtocolError(f"got a message of {len(raw)} bytes, want at most {MAX_MESSAGE_BYTES}")
+
+
 def check_version(version: int) -> None:
-    """Raises: OtherVersion: it is another one than this one speaks."""
+    """Raises:
+    OtherVersion: it is another one than this one speaks.
+    ProtocolError: it is none.
+    """
+    if not 0 < version <= LAST_PROTOCOL:
+        raise ProtocolError(f"message not understood: it begins with {version}, want a version")
     if version != PROTOCOL:
         older = "this device" if version > PROTOCOL else "the other device"
         raise OtherVersion(

@@ -28,6 +28,7 @@ _PREFIX = "edge"
 _VERSION = 1
 # The name of the command begins with the same letters.
 _BEGINNING = re.compile(rf"{_PREFIX}[0-9]")
+_WRITTEN = re.compile(rf"{_PREFIX}[0-9][A-Za-z2-7]{{24,}}")
 _CHECK_BYTES = 4
 _MAX_CHARACTERS = 4096
 
@@ -93,6 +94,11 @@ def read_token(text: str) -> Token:
         endpoints=tuple(parse_peer_endpoint("token: address", one) for one in found.endpoints),
         secret=SecretKey(found.secret),
     )
+
+
+def without_tokens(text: str) -> str:
+    """A text for people in which somebody may have written a token in the place of a name."""
+    return _WRITTEN.sub(f"{_PREFIX}{_VERSION}…", text)
 
 
 def _check(content: bytes) -> bytes:

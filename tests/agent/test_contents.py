@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from edge_agent import clock
 from edge_agent.agent import contents
 from edge_agent.agent.offers import Offered
 from edge_agent.agent.peering import Peering
-from edge_agent.errors import EdgeAgentError, PeerLost, ProtocolError, StorageError
+from edge_agent.errors import PeerLost, ProtocolError, StorageError
 from edge_agent.peers import Peer
 from edge_agent.store.partial import PartialStore
 from edge_agent.wire.contents import MAX_PIECE_BYTES, AskContent, Content, ContentCodec, NoContent
@@ -206,8 +207,11 @@ def test_a_removed_peer_gets_nothing_any_more(
     device = one.book.find("two").id
     one.remove("two")
     assert one.offers.find(device, sha256) is None
-    with pytest.raises(EdgeAgentError):
+    asked_s = clock.monotonic_s()
+    with pytest.raises(PeerLost, match="connection for content"):
         fetched(two, one, tmp_path / "two", sha256, 6)
+    # Told at once, not given up.
+    assert clock.monotonic_s() - asked_s < contents.PIECE_S / 2
 
 
 def test_pieces_that_come_when_nobody_waits_any_more_are_no_offence(

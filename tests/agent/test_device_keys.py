@@ -32,6 +32,17 @@ def test_a_key_is_made_in_a_folder_that_is_not_there_yet(tmp_path: Path) -> None
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o700
 
 
+def test_a_key_is_read_where_nothing_can_be_written(tmp_path: Path) -> None:
+    store = DeviceKeyStore(tmp_path)
+    made = own_keys(store)
+    lock = tmp_path / "key.lock"
+    lock.unlink()
+    lock.mkdir()
+    with pytest.raises(StorageError):
+        replace_keys(store, make_keys())
+    assert own_keys(store).public == made.public
+
+
 def test_another_pair_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
     store = DeviceKeyStore(tmp_path)
     before, new = own_keys(store), make_keys()

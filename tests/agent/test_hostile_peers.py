@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -20,11 +20,12 @@ from edge_agent import clock
 from edge_agent.agent import door, peer_sessions
 from edge_agent.agent.offences import PATIENCE
 from edge_agent.agent.peering import Peering
-from edge_agent.peers import KeyPair, PeerCondition, device_id
-from edge_agent.transport.curve import keys_of
-from edge_agent.transport.peer_sockets import HIGH_WATER, MAX_MESSAGE_BYTES
+from edge_agent.peers import KeyPair, Peer, PeerCondition, device_id
+from edge_agent.transport.curve import keys_of, make_keys
+from edge_agent.transport.peer_sockets import HIGH_WATER
 from edge_agent.wire.contents import AskProbe, ContentCodec
 from edge_agent.wire.peering import (
+    MAX_MESSAGE_BYTES,
     PROTOCOL,
     Beat,
     DoorAnswer,
@@ -362,6 +363,17 @@ def test_another_version_of_the_protocol_is_told_and_is_no_offence(
     assert status.why.startswith(f"got version {PROTOCOL + 1} of the protocol")
 
 
+def test_what_begins_with_no_version_is_an_offence_and_asks_for_no_update(
+    one: Peering, bad: Stranger
+) -> None:
+    knock = bad.dial(endpoint_of(one), one.keys.public)
+    knock.send(b"GET / HTTP/1.1")
+    assert _decoded(knock.receive()) == Refused(
+        "protocol", "message not understood: it begins with 71, want a version"
+    )
+    assert status_of(one, "bad").offences == 1
+
+
 def test_a_flood_is_held_back_and_leads_to_a_bar(one: Peering, bad: Stranger) -> None:
     line = line_to(one, bad)
     before_bytes = psutil.Process().memory_info().rss
@@ -429,17 +441,27 @@ def test_a_flood_with_a_token_is_ended(
     assert isinstance(bad.ask_door(one, bad.hello()), Welcome)
 
 
-def test_a_message_that_is_too_large_ends_the_connection_and_then_the_patience(
+def test_a_message_that_is_too_large_is_an_offence(one: Peering, bad: Stranger) -> None:
+    line = line_to(one, bad)
+    line.send(b"x" * (MAX_MESSAGE_BYTES + 1))
+    wait_until(partial(_has_offences, one, 1), "the offence")
+    session = one.session_of(bad.keys.public)
+    assert session is not None
+    assert session.offences.last == "got a message of 262145 bytes, want at most 262144"
+
+
+def test_messages_that_libzmq_does_not_take_end_the_connection_and_then_the_patience(
     one: Peering, bad: Stranger
 ) -> None:
     line = line_to(one, bad)
-    huge = b"x" * (MAX_MESSAGE_BYTES + 1)
+    huge = b"x" * (2 * MAX_MESSAGE_BYTES + 1)
+    line.send(huge)
     before_bytes = psutil.Process().memory_info().rss
     until_s = clock.monotonic_s() + 30
     while status_of(one, "bad").condition is not BARRED:
         assert clock.monotonic_s() < until_s
-        line.send(huge)
-        line.events(0.02)
+        if zmq.EVENT_HANDSHAKE_SUCCEEDED in line.events(0.1):
+            line.send(huge)
     assert "connects again and again" in status_of(one, "bad").why
     assert psutil.Process().memory_info().rss - before_bytes < 32 * 2**20
 
@@ -467,6 +489,29 @@ def test_a_peer_cannot_take_the_key_of_another_one(one: Peering, bad: Stranger) 
     bad.say(line, NewKey(one.keys.public))
     wait_until(lambda: status_of(one, "bad").offences == 2, "the offence")
     assert one.book.find("bad").keys == (bad.keys.public,)
+
+
+def test_a_peer_cannot_have_any_number_of_keys_written_to_disk(one: Peering, bad: Stranger) -> None:
+    line = line_to(one, bad)
+    saved: list[object] = []
+    save = one.book._store.save
+
+    def counted(peers: Iterable[Peer]) -> None:
+        saved.append(peers)
+        save(peers)
+
+    one.book._store.save = counted  # type: ignore[method-assign]
+    most = int(peer_sessions.CHANGES_AT_ONCE)
+    for _ in range(most + 3):
+        bad.say(line, NewKey(make_keys().public))
+    wait_until(partial(_has_offences, one, 3), "the offences")
+    wait_until(lambda: len(saved) == most, "the others are kept")
+    # Nor by what it says at the door, which is no offence: it says it again when it connects.
+    for port in range(1, 10):
+        hello = msgspec.structs.replace(bad.hello(), endpoints=(f"tcp://127.0.0.1:{port}",))
+        assert isinstance(bad.ask_door(one, hello), Welcome)
+    assert len(saved) == most
+    assert status_of(one, "bad").offences == 3
 
 
 def test_what_a_peer_says_of_times_cannot_make_it_look_better_than_it_is(

@@ -13,6 +13,7 @@ B = public_key(b"b" * 32)
 UNKNOWN = "the token is not known here: ask for a new one"
 EXPIRED = "the token has expired: ask for a new one"
 USED_BY_A = f"the token was used by device {device_id(A)[:8]}… already: ask for a new one"
+REMOVED = "the device that used the token was removed here: ask for a new one"
 FULL = "16 tokens are open: wait until one is used or has expired"
 
 
@@ -92,10 +93,10 @@ def test_a_removed_device_does_not_come_back_with_what_it_joined_with() -> None:
     invitations.use(T, A)
     invitations.use(token(1), B)
     invitations.forget(A)
-    assert refused(invitations, T, A, 101.0) == EXPIRED
-    assert refused(invitations, T, B, 101.0) == EXPIRED
+    assert refused(invitations, T, A, 101.0) == REMOVED
+    assert refused(invitations, T, B, 101.0) == REMOVED
     invitations.release(T, A)
-    assert refused(invitations, T, A, 101.0) == EXPIRED
+    assert refused(invitations, T, A, 101.0) == REMOVED
     invitations.check(token(1), B, 101.0)
 
 

@@ -166,15 +166,41 @@ def test_one_that_is_on_it_and_comes_again_keeps_all_but_where_it_listens(
     assert book.add(again) == merged
     assert book.peers == (FIXED, merged, PI3)
     assert store.load() == (merged, PI3)
-    assert book.add(replace(again, endpoints=())) == merged
     # Also under a name that another one has: it is not called so.
     assert book.add(replace(again, name="pi3")) == merged
+    # What it announces takes the place of what it announced before.
+    assert book.add(replace(again, endpoints=())) == replace(PI2, endpoints=())
+
+
+def test_what_a_user_wrote_stays_whatever_a_peer_announces(book: PeerBook) -> None:
+    typed = replace(PI2, origin=Origin.ADDED, endpoints=AT, written=AT)
+    written = replace(PI2, written=AT)
+    assert book.add(typed) == written
+    assert book.add(Peer(key=PI2.key, name="x", endpoints=ELSEWHERE, origin=Origin.JOINED)) == (
+        replace(written, endpoints=(*AT, *ELSEWHERE))
+    )
+    # Without a place it is left where it is, and with one that is where it is.
+    assert book.add(replace(typed, endpoints=(), written=())).endpoints == (*AT, *ELSEWHERE)
+    assert book.add(replace(typed, endpoints=ELSEWHERE, written=ELSEWHERE)) == (
+        replace(PI2, endpoints=ELSEWHERE, written=ELSEWHERE)
+    )
+
+
+def test_a_known_key_under_another_name_is_refused_and_not_taken_for_a_new_name(
+    book: PeerBook,
+) -> None:
+    assert refused(UsageError, book, Peer(key=PI2.key, name="kitchen")) == (
+        'that is the key of the peer "pi2": `edge-agent peer rename pi2 kitchen` calls it '
+        "differently"
+    )
 
 
 def test_one_that_comes_again_with_its_next_key_is_the_same(book: PeerBook) -> None:
     changed = replace(PI2, next_key=NEW_KEY)
     book.change(PI2, changed)
-    assert book.add(Peer(key=NEW_KEY, name="other")) == changed
+    assert book.add(Peer(key=NEW_KEY, name="other", origin=Origin.JOINED)) == (
+        replace(changed, endpoints=())
+    )
     assert len(book) == 3
 
 
@@ -262,11 +288,40 @@ def test_a_peer_of_the_config_file_is_changed_there_alone(book: PeerBook, action
     assert book.peers == (FIXED, PI2, PI3)
 
 
-def test_nothing_of_a_peer_of_the_config_file_is_stored(book: PeerBook, store: PeerStore) -> None:
+def test_of_a_peer_of_the_config_file_nothing_is_stored_but_another_key(
+    book: PeerBook, store: PeerStore, caplog: pytest.LogCaptureFixture
+) -> None:
     book.add(replace(FIXED, endpoints=ELSEWHERE, origin=Origin.ADDED))
-    book.change(FIXED, replace(FIXED, next_key=NEW_KEY))
-    assert book.by_key(NEW_KEY) == replace(FIXED, next_key=NEW_KEY)
     assert store.load() == (PI2, PI3)
+    told = replace(FIXED, next_key=NEW_KEY)
+    book.change(FIXED, told)
+    assert book.by_key(NEW_KEY) == told
+    assert PeerBook(store, (FIXED,)).by_key(NEW_KEY) == told
+    assert caplog.records == []
+    # It uses the new one from now on.
+    has = replace(FIXED, key=NEW_KEY, listed_key=FIXED.key)
+    book.change(told, replace(FIXED, key=NEW_KEY))
+    assert book.peers == (has, PI2, PI3)
+    again = PeerBook(store, (FIXED,))
+    assert again.peers == (has, PI2, PI3)
+    assert again.by_key(FIXED.key) is None
+    assert [record.message for record in caplog.records] == [
+        'peer "fixed" has another key than the config file says: write key = '
+        f'"{NEW_KEY}" in [peers.fixed] there (until then, this device remembers it)'
+    ] * 2
+    # The user does so, or takes it out.
+    now = replace(FIXED, key=NEW_KEY)
+    assert PeerBook(store, (now,)).peers == (now, PI2, PI3)
+    assert PeerBook(store, ()).peers == (PI2, PI3)
+
+
+def test_a_peer_of_the_config_file_cannot_have_the_key_of_this_device(store: PeerStore) -> None:
+    with pytest.raises(UsageError) as told:
+        PeerBook(store, (FIXED,)).own(FIXED.key)
+    assert str(told.value) == (
+        'peer "fixed" of the config file has the key of this device itself: write the key that '
+        "`edge-agent key show` prints on the other device"
+    )
 
 
 def test_the_config_file_wins_over_what_is_stored_of_the_same_device(store: PeerStore) -> None:
@@ -342,7 +397,7 @@ def test_threads_that_add_at_once_lose_nobody(store: PeerStore) -> None:
     def add(thread: int) -> None:
         start.wait()
         for number in range(4):
-            book.add(Peer(key=key(100 * thread + number), name=f"p{thread}-{number}"))
+            book.add(Peer(key=key(100 * thread + number + 1), name=f"p{thread}-{number}"))
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(add, range(8)))
@@ -356,7 +411,7 @@ def test_of_threads_that_add_one_name_at_once_one_wins(store: PeerStore) -> None
     def add(thread: int) -> bool:
         start.wait()
         try:
-            book.add(Peer(key=key(thread), name="pi"))
+            book.add(Peer(key=key(thread + 1), name="pi"))
         except UsageError:
             return False
         return True

@@ -8,10 +8,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 import zmq
 
 from edge_agent import clock
+from edge_agent.agent.peer_sessions import STAYS_OUT
 from edge_agent.agent.peering import Peering
 from edge_agent.agent.twins import ONE_KEY
 from edge_agent.endpoints import Endpoint
@@ -19,7 +21,7 @@ from edge_agent.errors import Busy, PeerLost, PeerRefused, UnknownPeer, UsageErr
 from edge_agent.peers import Origin, Peer, PeerCondition, PublicKey, device_id, raw_key
 from edge_agent.store.device_key import DeviceKeyStore
 from edge_agent.transport.curve import make_keys
-from edge_agent.wire.peering import Goodbye, Leaving
+from edge_agent.wire.peering import Goodbye, Leaving, Welcome
 from edge_agent.wire.tokens import read_token, write_token
 from tests.agent.made_peers import (
     Devices,
@@ -185,6 +187,31 @@ def test_a_device_that_does_not_answer_is_told_of(
     )
 
 
+def test_a_host_that_nobody_knows_is_told_at_once(made: Devices) -> None:
+    one, two = made.start("one"), made.start("two")
+    token = read_token(one.invite(60))
+    nowhere = Endpoint(host="nobody.invalid", port=7600)
+    with pytest.raises(PeerLost) as told:
+        two.join(write_token(replace(token, endpoints=(nowhere,))))
+    assert str(told.value) == 'device "one": no such host: nobody.invalid; is there a network?'
+
+
+def test_a_disk_that_fails_at_the_other_device_is_not_taken_for_that_of_this_one(
+    made: Devices, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = made.start("one"), made.start("two")
+    token = one.invite(60)
+    in_the_way = made.folder / "one" / "peers.json"
+    in_the_way.mkdir()
+    with pytest.raises(PeerRefused) as told:
+        two.join(token)
+    assert str(told.value) == 'device "one": it cannot keep its list of peers: see its log'
+    assert f"{in_the_way}: cannot write: Is a directory" in caplog.text
+    in_the_way.rmdir()
+    # The token is as good as before.
+    assert two.join(token)[0].name == "one"
+
+
 def test_two_devices_of_one_name_are_told_apart_before_either_is_on_a_list(made: Devices) -> None:
     one = made.start("one")
     first, second = made.start("pi"), made.start("second")
@@ -274,7 +301,7 @@ def test_a_removed_device_knows_and_does_not_come_back_with_its_old_token(made: 
     one.remove("two")
     until(two, "one", GONE)
     assert status_of(two, "one").why == "it removed this device from its list"
-    with pytest.raises(PeerRefused, match=r"the token has expired"):
+    with pytest.raises(PeerRefused, match=r"the device that used the token was removed her"):
         two.join(token)
     assert one.book.peers == ()
     assert two.join(one.invite(60))[0].name == "one"
@@ -292,6 +319,50 @@ def test_peers_that_were_added_by_hand_meet(made: Devices) -> None:
     one.add(Peer(key=two.keys.public, name="due"))
     until(two, "uno", UP)
     until(one, "due", UP)
+
+
+def test_where_a_peer_listens_is_what_it_said_last_and_what_a_user_wrote(made: Devices) -> None:
+    one = made.start("one")
+    written = Endpoint(host="192.0.2.1", port=7)
+    with stranger() as two:
+        one.add(Peer(key=two.keys.public, name="two", endpoints=(written,)))
+        for told in (("tcp://127.0.0.1:9",), ("tcp://127.0.0.1:10", "tcp://127.0.0.1:11"), ()):
+            hello = msgspec.structs.replace(two.hello(), endpoints=told)
+            assert isinstance(two.ask_door(one, hello), Welcome)
+            wanted = [str(written), *told]
+            wait_until(partial(_is_reached_at, one, "two", wanted), "what it said")
+
+
+def test_where_a_peer_was_reached_last_stays(made: Devices) -> None:
+    one, two = made.start("one"), made.start("two")
+    at = endpoint_of(one)
+    # Behind what leads to it, a device knows other addresses of itself than those that work.
+    one.own_endpoints = lambda: (at.at(9),)  # type: ignore[method-assign]
+    token = read_token(one.invite(60))
+    two.join(write_token(replace(token, endpoints=(at.at(8), at))))
+    until(two, "one", UP)
+    wait_until(partial(_is_reached_at, two, "one", [str(at), str(at.at(9))]), "what it said")
+    # Also when it comes itself, and says nothing of where it listens.
+    with stranger(one.keys) as again:
+        one.stop()
+        until(two, "one", GONE)
+        assert isinstance(again.ask_door(two, again.hello()), Welcome)
+        wait_until(partial(_is_reached_at, two, "one", [str(at)]), "what it said")
+
+
+def test_a_rotated_key_of_a_peer_of_the_config_file_outlives_a_restart(made: Devices) -> None:
+    two = made.start("two")
+    listed = two.keys.public
+    uno = Peer(key=listed, name="uno", endpoints=(endpoint_of(two),), origin=Origin.CONFIGURED)
+    one = made.start("one", listens=False, peers=(uno,))
+    two.add(Peer(key=one.keys.public, name="one"))
+    until(one, "uno", UP)
+    until(two, "one", UP)
+    keys, _ = two.rotate(is_forced=False)
+    wait_until(lambda: one.book.find("uno").keys == (keys.public,), "the new key")
+    one.stop()
+    one = made.start("one", listens=False, peers=(uno,))
+    until(one, "uno", UP)
 
 
 def test_peers_of_the_config_file_meet_and_are_not_stored(made: Devices) -> None:
@@ -440,6 +511,29 @@ def test_of_two_devices_with_one_key_the_other_one_can_rotate_it_and_is_invited_
     assert status_of(one, "two").condition is UP
 
 
+def test_at_rest_a_device_does_what_is_due_once_for_each_round_of_heartbeats(
+    made: Devices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two, three = made.start("one"), made.start("two"), made.start("three", listens=False)
+    joined(one, two)
+    joined(one, three)
+    rounds: list[None] = []
+    tick = one._tick
+
+    def counted(now_s: float) -> float:
+        rounds.append(None)
+        return tick(now_s)
+
+    session = one.session_of(three.keys.public)
+    assert session is not None
+    before = session.liveness._number
+    monkeypatch.setattr(one, "_tick", counted)
+    wait_until(lambda: session.liveness._number >= before + 20, "20 heartbeats")
+    # Not for each that comes, nor in between; some are for what other threads ask.
+    assert len(rounds) <= 30
+    assert status_of(one, "two").condition is status_of(one, "three").condition is UP
+
+
 def test_a_peer_that_freezes_is_silent_in_time_and_up_again_after(made: Devices) -> None:
     one, two = made.start("one", silent_s=0.5), made.start("two", listens=False, silent_s=0.5)
     joined(one, two)
@@ -458,8 +552,11 @@ def test_a_peer_that_stays_silent_is_gone(made: Devices) -> None:
     joined(one, two)
     with frozen(two):
         until(one, "two", SILENT)
+        assert status_of(one, "two").why == STAYS_OUT
         until(one, "two", GONE)
+        assert status_of(one, "two").why == STAYS_OUT
     until(one, "two", UP)
+    assert status_of(one, "two").why == ""
 
 
 @pytest.mark.parametrize("with_reset", [True, False])
@@ -544,6 +641,10 @@ def test_names_and_keys_do_not_cross_in_the_clear(made: Devices) -> None:
 
 def _has_flipped(relay: Relay, before: int) -> bool:
     return relay.counts.flipped > before
+
+
+def _is_reached_at(device: Peering, name: str, wanted: list[str]) -> bool:
+    return list(map(str, device.book.find(name).endpoints)) == wanted
 
 
 def _knows(device: Peering, key: PublicKey) -> bool:

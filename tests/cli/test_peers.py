@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +13,11 @@ import pytest
 
 from edge_agent.agent.device_keys import own_keys
 from edge_agent.cli.main import main
+from edge_agent.cli.output import told_if_slow
 from edge_agent.cli.peer_tables import age_text, peers_json, print_peers, unit_text
 from edge_agent.cli.peers import parse_ttl
 from edge_agent.devices import DeviceId, UnitId, UnitKind
+from edge_agent.endpoints import Endpoint
 from edge_agent.errors import (
     AgentUnavailable,
     AlreadyRunning,
@@ -38,10 +42,20 @@ from edge_agent.peers import (
 from edge_agent.store.device_key import DeviceKeyStore
 from edge_agent.store.lock import FolderLock
 from edge_agent.store.peers import PeerStore
+from edge_agent.transport.curve import make_keys
 from edge_agent.wire.about_peers import Peers
+from edge_agent.wire.tokens import Token, write_token
 
 PI2 = Peer(key=public_key(b"2" * 32), name="pi2")
 PI3 = Peer(key=public_key(b"3" * 32), name="a-pi3")
+TOKEN = write_token(
+    Token(
+        key=make_keys().public,
+        name="one",
+        endpoints=(Endpoint(host="192.168.1.20", port=7600),),
+        secret=make_keys().secret,
+    )
+)
 UNTOLD = (
     'peer "{}" does not know the new key: there, `edge-agent peer remove` the old device and '
     "`edge-agent peer add` it with this key"
@@ -77,6 +91,63 @@ def test_what_is_no_time_is_refused_with_examples(text: str) -> None:
     with pytest.raises(UsageError) as told:
         parse_ttl(text)
     assert str(told.value) == f"--ttl {text}: want a time such as 90s, 10m, 2h or 1d"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        # Copied with the line break of a terminal in it, or to a wrong place.
+        ("peer", "join", TOKEN[:90], TOKEN[90:]),
+        (TOKEN,),
+        ("peer", TOKEN),
+        ("serve", "--max-requests", TOKEN),
+        ("serve", "--join", "x", TOKEN),
+        ("serve", "--log-level", TOKEN[60:]),
+        ("serve", "--name", TOKEN),
+        ("serve", "--join", TOKEN[:-1]),
+        ("invite", "--ttl", TOKEN),
+        ("peer", "join", TOKEN[:-1]),
+        ("peer", "join", TOKEN * 100),
+    ],
+)
+def test_what_is_wrong_is_told_without_the_token_that_was_given(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = main(arguments)
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    assert code == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    for at in range(len(TOKEN) - 24):
+        assert TOKEN[at : at + 24] not in told.err
+
+
+def test_what_is_read_and_is_no_token_is_not_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for command in (("serve", "--join", "-"), ("peer", "join", "-")):
+        for read in (b"", b"\xffsecret\xfe\n", TOKEN[:-1].encode() + b"\n"):
+            monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(read)))
+            assert main(command) == 2
+            told = capsys.readouterr().err
+            assert "token: " in told
+            assert "Traceback" not in told
+            assert "secret" not in told
+            assert TOKEN[60:80] not in told
+
+
+def test_who_waits_longer_than_a_moment_is_told_for_what(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with told_if_slow("never"):
+        pass
+    monkeypatch.setattr("edge_agent.cli.output.SLOW_S", 0.01)
+    seen = threading.Event()
+    with told_if_slow("waiting for the other device"):
+        seen.wait(0.2)
+    assert capsys.readouterr().err == "waiting for the other device\n"
 
 
 @pytest.mark.parametrize(
@@ -366,7 +437,7 @@ def test_a_key_is_not_replaced_behind_the_back_of_an_agent_that_does_not_answer_
     [
         ["invite"],
         ["peers"],
-        ["peer", "join", "edge1"],
+        ["peer", "join", TOKEN],
         ["peer", "add", "pi2", PI2.key],
         ["peer", "remove", "pi2"],
         ["peer", "rename", "pi2", "pi3"],

@@ -31,6 +31,8 @@ from edge_agent.wire.messages import (
     Unload,
 )
 from edge_agent.wire.peering import (
+    LAST_PROTOCOL,
+    MAX_MESSAGE_BYTES,
     MAX_SOUND_BYTES,
     MAX_TOLD_CHARACTERS,
     PROTOCOL,
@@ -166,16 +168,32 @@ def test_an_empty_message_says_so() -> None:
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("rest", [b"", CODEC.encode(BEAT)[1:], b"\xc1" * 100])
 def test_another_version_is_told_with_the_side_to_update(place: str, rest: bytes) -> None:
-    for version in range(256):
-        if version == PROTOCOL:
-            continue
+    for version in range(PROTOCOL + 1, LAST_PROTOCOL + 1):
         with pytest.raises(OtherVersion) as told:
             decode_from(PLACES[place], bytes([version]) + rest)
-        older = "the other device" if version == 0 else "this device"
         assert str(told.value) == (
             f"got version {version} of the protocol between devices, want 1: update edge-agent on "
-            f"{older}"
+            "this device"
         )
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_what_begins_with_no_version_asks_for_no_update(place: str) -> None:
+    for first in (0, *range(LAST_PROTOCOL + 1, 256)):
+        with pytest.raises(ProtocolError) as told:
+            decode_from(PLACES[place], bytes([first]) + CODEC.encode(BEAT)[1:])
+        assert not isinstance(told.value, OtherVersion)
+        assert str(told.value) == (
+            f"message not understood: it begins with {first}, want a version"
+        )
+
+
+def test_a_message_may_have_so_many_bytes_and_no_more() -> None:
+    for length in (MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES + 1):
+        with pytest.raises(ProtocolError) as told:
+            decode_from(CODEC.from_peer, bytes([PROTOCOL]) + b"\xc1" * (length - 1))
+        is_too_large = str(told.value) == "got a message of 262145 bytes, want at most 262144"
+        assert is_too_large == (length > MAX_MESSAGE_BYTES)
 
 
 @given(st.sampled_from(sorted(PLACES)), st.binary(max_size=300), st.booleans())
