@@ -257,10 +257,6 @@ class Session:
         now_s = clock.monotonic_s()
         self._told(key, welcome.version, welcome.beat_s, door, welcome.endpoints, now_s)
 
-    def rests_since_s(self) -> float:
-        """See `roaming.Roamer`."""
-        return self.contents.used_s
-
     def take_line(self, at: Endpoint, key: PublicKey) -> Dialled:
         """See `roaming.Roamer`."""
         return self._host.switchboard.dial(at, self._host.keys, key, self._on_dialled_input)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from edge_agent import clock
+from edge_agent.agent.contents import ContentLine
 from edge_agent.agent.peer_host import Host, understood
 from edge_agent.endpoints import Endpoint
 from edge_agent.errors import ProtocolError
@@ -51,6 +52,7 @@ class Roamer(Protocol):
     """Who may be better off elsewhere."""
 
     peer: Peer
+    contents: ContentLine
 
     @property
     def door(self) -> tuple[Endpoint, PublicKey] | None:
@@ -60,10 +62,6 @@ class Roamer(Protocol):
 
     def told(self, door: Endpoint, key: PublicKey, welcome: Welcome) -> None:
         """The peer, which proved this key at this door, says where it listens."""
-        ...
-
-    def rests_since_s(self) -> float:
-        """When its connection for content was used last."""
         ...
 
     def take_line(self, at: Endpoint, key: PublicKey) -> Dialled:
@@ -117,7 +115,7 @@ class Roaming:
 
     def _begin(self, now_s: float) -> None:
         at = self._roamer.door
-        if at is None or now_s < self._roamer.rests_since_s() + REST_S:
+        if at is None or now_s < self._roamer.contents.used_s + REST_S:
             self._next_s = now_s + AGAIN_S
             return
         door, key = at
@@ -164,7 +162,7 @@ class Roaming:
         at, took_s = self._roamer.door, self._took_s
         self._took_s = {}
         self._next_s = now_s + EVERY_S
-        if at is None or at[0] not in took_s or now_s < self._roamer.rests_since_s() + REST_S:
+        if at is None or at[0] not in took_s or now_s < self._roamer.contents.used_s + REST_S:
             return
         best = min(took_s, key=lambda door: took_s[door])
         if took_s[best] * BETTER > took_s[at[0]]:
@@ -193,7 +191,7 @@ class Roaming:
             return
         assert self._target is not None
         door, welcome = self._target
-        if now_s < self._roamer.rests_since_s() + REST_S:
+        if now_s < self._roamer.contents.used_s + REST_S:
             self._give_up(now_s)
             return
         self._line = self._target = None
