@@ -232,10 +232,9 @@ class Session:
 
     def welcomed(self, at: Endpoint, key: PublicKey, welcome: Welcome, now_s: float) -> None:
         """See `knocking.Caller`."""
-        if self._is_twin(key, welcome.agent, now_s):
+        if not self.told(at, key, welcome, now_s):
             return
         self._twins.let_in(welcome.agent)
-        self.told(at, key, welcome)
         self._dialled = self._host.switchboard.dial(
             at.at(welcome.port), self._host.keys, key, self._on_dialled_input
         )
@@ -252,10 +251,12 @@ class Session:
         """See `roaming.Roamer`."""
         return self._door_at if self._dialled is not None and self._is_open else None
 
-    def told(self, door: Endpoint, key: PublicKey, welcome: Welcome) -> None:
+    def told(self, door: Endpoint, key: PublicKey, welcome: Welcome, now_s: float) -> bool:
         """See `roaming.Roamer`."""
-        now_s = clock.monotonic_s()
+        if self._is_twin(key, welcome.agent, now_s):
+            return False
         self._told(key, welcome.version, welcome.beat_s, door, welcome.endpoints, now_s)
+        return True
 
     def take_line(self, at: Endpoint, key: PublicKey) -> Dialled:
         """See `roaming.Roamer`."""

@@ -60,8 +60,9 @@ class Roamer(Protocol):
         there; None: it is not."""
         ...
 
-    def told(self, door: Endpoint, key: PublicKey, welcome: Welcome) -> None:
-        """The peer, which proved this key at this door, says where it listens."""
+    def told(self, door: Endpoint, key: PublicKey, welcome: Welcome, now_s: float) -> bool:
+        """The peer, which proved this key at this door, says where it listens. False: it is not the
+        device that is connected, but another one with the same key."""
         ...
 
     def take_line(self, at: Endpoint, key: PublicKey) -> Dialled:
@@ -122,9 +123,9 @@ class Roaming:
 
         def told(welcome: Welcome | None) -> None:
             self._end_trial()
-            self._next_s = clock.monotonic_s() + EVERY_S
-            if welcome is not None:
-                self._roamer.told(door, key, welcome)
+            now_s = clock.monotonic_s()
+            self._next_s = now_s + EVERY_S
+            if welcome is not None and self._roamer.told(door, key, welcome, now_s):
                 self._queue(door, understood(welcome.endpoints))
 
         # Where it listens now: a cable may have been plugged in since it was connected.
@@ -181,7 +182,9 @@ class Roaming:
     def _welcomed(self, door: Endpoint, welcome: Welcome | None) -> None:
         self._end_trial()
         at = self._roamer.door
-        if welcome is not None and at is not None:
+        if welcome is None or at is None:
+            return
+        if self._roamer.told(door, at[1], welcome, clock.monotonic_s()):
             self._target = door, welcome
             self._line = self._roamer.take_line(door.at(welcome.port), at[1])
 
