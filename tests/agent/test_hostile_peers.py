@@ -374,7 +374,17 @@ def test_what_begins_with_no_version_is_an_offence_and_asks_for_no_update(
     assert status_of(one, "bad").offences == 1
 
 
-def test_a_flood_is_held_back_and_leads_to_a_bar(one: Peering, bad: Stranger) -> None:
+def test_a_flood_is_held_back_and_leads_to_a_bar(
+    one: Peering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # So that what is held back is read on soon.
+    monkeypatch.setattr(peer_sessions, "MESSAGES_PER_S", 500.0)
+    with stranger() as bad:
+        admitted(one, bad, "bad")
+        _flood_until_barred(one, bad)
+
+
+def _flood_until_barred(one: Peering, bad: Stranger) -> None:
     line = line_to(one, bad)
     before_bytes = psutil.Process().memory_info().rss
     message = bad.codec.encode(beat(2))
