@@ -18,21 +18,21 @@ from edge_agent import clock
 from edge_agent.agent.acquaintance import Acquaintance
 from edge_agent.agent.contents import ContentLine
 from edge_agent.agent.gauging import Gauge
+from edge_agent.agent.kept_words import KeptWords
 from edge_agent.agent.knocking import KNOCK_S, REFUSED_PAUSE_S, Knocking
 from edge_agent.agent.liveness import Liveness
 from edge_agent.agent.offences import Offences, Pace
-from edge_agent.agent.peer_host import Host, end_crowd, understood
+from edge_agent.agent.peer_host import Host, end_crowd
 from edge_agent.agent.roaming import Roaming
 from edge_agent.agent.twins import ONE_KEY, Twins
 from edge_agent.endpoints import Endpoint
-from edge_agent.errors import EdgeAgentError, OtherVersion, ProtocolError, StorageError, UsageError
+from edge_agent.errors import EdgeAgentError, OtherVersion, ProtocolError
 from edge_agent.literals import plain_text
 from edge_agent.peers import (
     Peer,
     PeerCondition,
     PeerStatus,
     PublicKey,
-    check_key,
 )
 from edge_agent.transport.peer_sockets import Dialled, Listener
 from edge_agent.transport.watched import LinkEvent
@@ -61,9 +61,6 @@ CONNECTIONS_PER_S: Final = 2.0
 CONNECTIONS_AT_ONCE: Final = 40.0
 """That a peer may make, one after the other: libzmq ends one on which it sends what it must not,
 and it could go on so."""
-CHANGES_PER_S: Final = 0.1
-CHANGES_AT_ONCE: Final = 8.0
-"""Of what is kept of it: each is written to disk."""
 MOST_CONNECTIONS: Final = 16
 """At the socket of a peer at once over which nothing came; as many over which something did are an
 offence, since a peer needs one."""
@@ -118,7 +115,7 @@ class Session:
         self._next_beat_s = now_s
         self._pace = Pace(MESSAGES_PER_S, MESSAGES_AT_ONCE)
         self._connections = Pace(CONNECTIONS_PER_S, CONNECTIONS_AT_ONCE)
-        self._changes = Pace(CHANGES_PER_S, CHANGES_AT_ONCE)
+        self._kept = KeptWords(self, host)
         self._paused: list[tuple[float, Listener | Dialled]] = []
         self._their_beat_s = host.patience.beat_s
         self._version = ""
@@ -405,7 +402,7 @@ class Session:
             case Goodput(bytes_per_s=bytes_per_s):
                 self._send_bytes_per_s, self._send_told_s = bytes_per_s, now_s
             case NewKey(key=key):
-                self._note_key(key, now_s)
+                self._kept.will_have_key(key, now_s)
             case NotedKey(key=key):
                 if self.on_noted is not None:
                     self.on_noted(PublicKey(key))
@@ -438,26 +435,6 @@ class Session:
             self._why = ""
             self._tell_condition()
 
-    def _note_key(self, text: str, now_s: float) -> None:
-        try:
-            key = check_key("key", text)
-        except UsageError as error:
-            self.offend(str(error), now_s)
-            return
-        known = self._host.book.by_key(key)
-        is_other = known is not None and known.key != self.peer.key
-        if is_other or key == self._host.keys.public:
-            self.offend("it says that it has the key of another device", now_s)
-            return
-        changed = replace(self.peer, next_key=None if key == self.peer.key else key)
-        if changed == self.peer:
-            self.send(NotedKey(key))
-            return
-        if self._changes.take(now_s):
-            self.offend("it says a new key more often than it may", now_s)
-            return
-        self._keep(changed, lambda: self.send(NotedKey(key)))
-
     def _left(self, why: Leaving, now_s: float) -> None:
         self._hang_up(now_s)
         # It has closed its socket for content, too: what was asked for will not come.
@@ -487,32 +464,7 @@ class Session:
         """The peer, with this key, said of itself."""
         self._version = plain_text(version, 64)
         self._their_beat_s = max(beat_s, 1e-3)
-        changed = self.peer.listens_at(understood(told), reached_at)
-        if key == self.peer.next_key:
-            log.info('peer "%s" has its new key %s', self.peer.name, key)
-            changed = replace(changed, key=key, next_key=None)
-        elif changed == self.peer or self._changes.take(now_s):
-            return  # what it changes too often, it says again when it connects
-        self._keep(changed, lambda: None)
-
-    def _keep(self, changed: Peer, then: Callable[[], object]) -> None:
-        """Put what the peer said on disk, and then go on."""
-        before = self.peer
-
-        def write() -> None:
-            try:
-                self._host.book.change(before, changed)
-            except StorageError as error:
-                log.warning('peer "%s": %s', before.name, error)
-                return
-            self._host.post(kept)
-
-        def kept() -> None:
-            self._host.sync()
-            if not self._is_ended:
-                then()
-
-        self._host.later(write)
+        self._kept.listens_at(key, told, reached_at, now_s)
 
     # ---- rules
 
@@ -567,6 +519,7 @@ class Session:
         """End all connections at once; the other side is told, if it listens."""
         self.send(Goodbye(Leaving.REMOVED if is_removed else Leaving.STOPPED))
         self._disconnect()
+        self._kept.end()
         self._is_ended = True
 
     # ---- what it is

@@ -17,7 +17,7 @@ import pytest
 import zmq
 
 from edge_agent import clock
-from edge_agent.agent import door, peer_sessions
+from edge_agent.agent import door, kept_words, peer_sessions
 from edge_agent.agent.offences import PATIENCE
 from edge_agent.agent.peering import Peering
 from edge_agent.peers import KeyPair, Peer, PeerCondition, device_id
@@ -511,7 +511,7 @@ def test_a_peer_cannot_have_any_number_of_keys_written_to_disk(one: Peering, bad
         save(peers)
 
     one.book._store.save = counted  # type: ignore[method-assign]
-    most = int(peer_sessions.CHANGES_AT_ONCE)
+    most = int(kept_words.CHANGES_AT_ONCE)
     for _ in range(most + 3):
         bad.say(line, NewKey(make_keys().public))
     wait_until(partial(_has_offences, one, 3), "the offences")
