@@ -33,6 +33,7 @@ class FakeWorker:
     window: int = 2
     taken: list[int] = field(default_factory=list)
     recalls: int = 0
+    abandoned: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.station = Station(epoch=epoch(), sender=self, window=self.window)
@@ -40,6 +41,9 @@ class FakeWorker:
     def hand_over(self, request: Request) -> None:
         assert len(self.station.has) <= self.window
         self.taken.append(request.sequence)
+
+    def abandon(self, sequence: int) -> None:
+        self.abandoned.append(sequence)
 
     def recall(self) -> None:
         self.recalls += 1

@@ -264,3 +264,27 @@ def test_answered_requests_do_not_pile_up_behind_a_slow_one() -> None:
         request.is_done = True
     assert len(deadlines) <= 1025
     assert deadlines.next_s() == 1.0
+
+
+def test_a_worker_hears_once_that_nobody_waits_for_what_it_has() -> None:
+    it, answers, worker = lane(), Answers(), FakeWorker(window=1)
+    it.cut_over(worker.station)
+    sent, waiting = answers.request(it, 1), answers.request(it, 2)
+    it.put(sent)
+    it.put(waiting)
+    it.finish(waiting, DeadlineExceeded("too late"))
+    assert worker.abandoned == []  # it never had it
+    it.finish(sent, DeadlineExceeded("too late"))
+    it.finish(sent, DeadlineExceeded("too late"))
+    assert worker.abandoned == [1]
+    it.answered_by(worker.station, 1, Success((), b""))
+    assert worker.abandoned == [1]
+    assert [len(answers.outcomes[n]) for n in (1, 2)] == [1, 1]
+
+
+def test_what_was_answered_is_not_abandoned() -> None:
+    it, answers, worker = lane(), Answers(), FakeWorker()
+    it.cut_over(worker.station)
+    it.put(answers.request(it, 1))
+    it.answered_by(worker.station, 1, Success((), b""))
+    assert worker.abandoned == []

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 from edge_agent import clock
 from edge_agent.engine.background import NICENESS, run_in_thread
-from edge_agent.engine.session import OptimisationLevel, Session
+from edge_agent.engine.session import OptimisationLevel, Session, plain_options
 from edge_agent.errors import InputMismatch, ModelRefused, RunFailed
 from edge_agent.tensors import ElementType, TensorName, TensorSpec
 from tests.engine.graphs import OpenModel, WriteModel, constant
@@ -252,3 +252,14 @@ def test_an_output_never_shares_memory_with_an_input(
     path = write_model("same", nodes, [("x", FLOAT, [2, 2])], outputs)
     results = open_model(path).run({"x": X}, ["y", "z"])
     assert not any(np.shares_memory(X, array) for array in results.values())
+
+
+def test_plain_sessions_have_no_more_threads_than_cores_that_may_be_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for usable, there, want in (({0}, 2, 1), ({0, 3}, 4, 2), ({0, 1}, 2, 0), ({0}, None, 0)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _pid, cores=usable: cores)
+        monkeypatch.setattr(os, "cpu_count", lambda count=there: count)
+        # 0 is ONNX Runtime's own choice.
+        assert plain_options(None).intra_op_num_threads == want
+        assert plain_options(3).intra_op_num_threads == 3

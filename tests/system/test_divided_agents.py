@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from edge_agent.client import Client
 from edge_agent.plans import DividedPlan
@@ -59,6 +60,7 @@ def divided(client: Client, path: Path, name: str, *over: str) -> DividedPlan:
     return plan
 
 
+@pytest.mark.long
 def test_a_divided_model_gives_what_the_whole_gives_also_when_a_device_is_killed(
     tmp_path: Path,
 ) -> None:

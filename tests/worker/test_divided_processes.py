@@ -13,6 +13,7 @@ from typing import TypeVar
 import numpy as np
 import onnx
 import pytest
+from msgspec import structs
 from onnx import TensorProto, helper
 
 from edge_agent import clock
@@ -27,6 +28,7 @@ from edge_agent.transport.local import FrameStream
 from edge_agent.wire.arrays import pack_arrays, unpack_arrays
 from edge_agent.wire.frames import Buffer
 from edge_agent.wire.hosting import (
+    Closed,
     Compare,
     Compared,
     Dial,
@@ -62,6 +64,8 @@ PLAIN = Epoch(owner="local", incarnation=1, model=ModelId("m"), number=1)
 DIVIDED = Epoch(owner="local", incarnation=1, model=ModelId("m"), number=2)
 HOME, NEAR, FAR = DeviceId("home"), DeviceId("near"), DeviceId("far")
 LOOPBACK = Endpoint(host="127.0.0.1", port=0)
+ROWS = 20
+"""The most rows that are planned for."""
 X = np.array([[-1.0, 2.0]], np.float32)
 M = TypeVar("M", bound=Message)
 
@@ -143,6 +147,19 @@ class Made:
     home: Process
     near: Process
     far: Process
+    whole: Path
+
+    def plain(self, epoch: Epoch) -> Deployment:
+        """What the owner serves alone."""
+        return Deployment(
+            epoch=epoch,
+            subgraphs=(file(self.whole),),
+            instances=1,
+            pinned_cores=(),
+            inputs=None,
+            outputs=None,
+            warm_shapes=(),
+        )
 
     def run(self, sequence: int, x: np.ndarray, left_s: float | None = None) -> None:
         heads, tensors = pack_arrays({"v0": x})
@@ -196,6 +213,7 @@ def made(tmp_path: Path) -> Iterator[Made]:
                 for other in neighbours[device]
             ),
             routes=(RouteShare(number=0, share=1.0, most=4),) if device == HOME else (),
+            shapes=((TensorName("v0"), (ROWS, 2)),) if device == HOME else (),
         )
 
     with ExitStack() as stack:
@@ -204,28 +222,10 @@ def made(tmp_path: Path) -> Iterator[Made]:
         for device, one, here in ((NEAR, near, heres[1]), (FAR, far, heres[2])):
             one.tell(HostStages(epoch=DIVIDED, part=part(device, here)))
             keys[device] = one.awaited(Ready)[0].key
-        plain = Deployment(
-            epoch=PLAIN,
-            subgraphs=(file(whole),),
-            instances=1,
-            pinned_cores=(),
-            inputs=None,
-            outputs=None,
-            warm_shapes=(),
-        )
-        home.tell(plain)
+        made = Made(home, near, far, whole)
+        home.tell(made.plain(PLAIN))
         home.awaited(Ready)
-        divided = Deployment(
-            epoch=DIVIDED,
-            subgraphs=(file(whole),),
-            instances=1,
-            pinned_cores=(),
-            inputs=None,
-            outputs=None,
-            warm_shapes=(),
-            division=part(HOME, heres[0]),
-        )
-        home.tell(divided)
+        home.tell(structs.replace(made.plain(DIVIDED), division=part(HOME, heres[0])))
         keys[HOME] = home.awaited(Ready)[0].key
         processes = {HOME: home, NEAR: near, FAR: far}
         for listening, dialling in ((NEAR, HOME), (FAR, HOME), (FAR, NEAR)):
@@ -238,7 +238,7 @@ def made(tmp_path: Path) -> Iterator[Made]:
             processes[dialling].tell(dial)
         for one in processes.values():
             one.awaited(Linked)
-        yield Made(home, near, far)
+        yield made
 
 
 def sample(folder: Path) -> str:
@@ -280,9 +280,9 @@ def test_a_divided_epoch_is_compared_and_then_serves(made: Made, tmp_path: Path)
         np.testing.assert_allclose(answers[number], want(x), rtol=1e-6)
 
 
-def test_answers_that_differ_are_told_and_not_timed(made: Made, tmp_path: Path) -> None:
-    path = tmp_path / "whole.onnx"
-    assert path.exists()
+def test_samples_that_cannot_be_read_are_told_and_nothing_is_timed(
+    made: Made, tmp_path: Path
+) -> None:
     missing = compare(tmp_path, 0.1)
     (tmp_path / "sample").unlink()
     made.home.tell(missing)
@@ -308,6 +308,32 @@ def test_what_is_on_a_killed_device_is_run_again_here(made: Made) -> None:
     assert lost == {FAR}
 
 
+def test_an_epoch_that_was_taken_over_from_is_told_to_be_closed(made: Made) -> None:
+    made.home.tell(Switch(epoch=DIVIDED))
+    made.run(1, X)
+    assert made.answer()[0] == 1
+    made.home.tell(made.plain(Epoch(owner="local", incarnation=1, model=ModelId("m"), number=3)))
+    ready, _ = made.home.awaited(Ready)
+    made.home.tell(Switch(epoch=ready.epoch))
+    closed, _ = made.home.awaited(Closed)
+    assert closed.epoch == DIVIDED
+    # The other workers notice, too.
+    assert made.near.awaited(Unlinked)[0].device == HOME
+
+
+def test_inputs_that_are_larger_than_planned_are_run_by_the_owner_alone(made: Made) -> None:
+    made.home.tell(Switch(epoch=DIVIDED))
+    os.kill(made.far.child.pid, signal.SIGSTOP)
+    try:
+        larger = np.ones((ROWS + 1, 2), np.float32)
+        made.run(1, larger)
+        sequence, answer = made.answer()
+        assert sequence == 1
+        np.testing.assert_allclose(answer, want(larger), rtol=1e-6)
+    finally:
+        os.kill(made.far.child.pid, signal.SIGCONT)
+
+
 def test_a_route_that_the_agent_gives_up_is_left(made: Made) -> None:
     made.home.tell(Switch(epoch=DIVIDED))
     os.kill(made.far.child.pid, signal.SIGSTOP)
@@ -327,7 +353,7 @@ def test_a_request_is_abandoned_and_leaves_its_place_to_others(made: Made) -> No
     for number in range(1, 5):  # as many as may be under way
         made.run(number, X)
     for number in range(1, 5):
-        made.home.tell(Abandon(epoch=DIVIDED, sequence=number))
+        made.home.tell(Abandon(sequence=number))
     failed = {made.home.awaited(RunError)[0].sequence for _ in range(4)}
     assert failed == {1, 2, 3, 4}
     os.kill(made.far.child.pid, signal.SIGCONT)
