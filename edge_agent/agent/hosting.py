@@ -171,11 +171,13 @@ class Hosting:
             place = self._epochs.get(epoch)
             if place is not None and owner.key not in place.owner.keys:
                 raise ProtocolError(f"it speaks of {epoch}, which is of another device")
-            if place is None and isinstance(message, PrepareStage | OfferStages | OpenStages):
+            begins = isinstance(message, PrepareStage | OfferStages | OpenStages)
+            if place is None and begins:
                 place = self._begin(owner, epoch)
         if place is None:
-            if not isinstance(message, DropEpoch):
-                self._fail(owner, epoch, Busy("this epoch is not, or no longer, hosted here"))
+            if not begins and not isinstance(message, DropEpoch):
+                error = Busy("this epoch is not, or no longer, hosted here")
+                self._later(self._fail, owner, epoch, error)
             return
         if isinstance(message, DropEpoch):
             place.stopped.set()

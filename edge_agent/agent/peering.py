@@ -206,6 +206,8 @@ class Peering:
         Raises: AgentUnavailable: the thread has ended.
         """
         self._need_thread()
+        if threading.current_thread() is self._thread:
+            return question()
         answer, run = answering(question)
 
         with self._posting:

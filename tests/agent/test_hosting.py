@@ -1,0 +1,405 @@
+"""What a device does for models of others: what it takes from an owner, what it refuses, and when
+that ends."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import cast
+
+import msgspec
+import pytest
+
+from edge_agent import clock
+from edge_agent.agent.hosting import MOST_EPOCHS, Hosting
+from edge_agent.agent.offers import Offers
+from edge_agent.agent.preparing import Prepared, Preparing
+from edge_agent.agent.processes import Child
+from edge_agent.devices import DeviceId
+from edge_agent.endpoints import Endpoint
+from edge_agent.errors import BuilderLost, EdgeAgentError, ProtocolError, StorageError
+from edge_agent.peers import Peer, PeerCondition, public_key
+from edge_agent.plans import Epoch, Target
+from edge_agent.stages import Blob, StageModel
+from edge_agent.store.hosted import Hosted, HostedKey
+from edge_agent.store.partial import Partial, PartialStore
+from edge_agent.subgraphs import ModelId, SegmentRange
+from edge_agent.wire.deploying import (
+    MAX_STAGE_MODEL_BYTES,
+    DialTo,
+    DropEpoch,
+    EpochFailed,
+    FromOwner,
+    HostedStage,
+    ListenFor,
+    OfferStages,
+    OpenStages,
+    PrepareStage,
+)
+from edge_agent.wire.hosting import Neighbour
+from edge_agent.wire.messages import Message
+from tests.system.running import wait_until
+from tests.wire.made_deploying import CROSSINGS
+
+OWNER = Peer(key=public_key(b"1" * 32), name="owner")
+OTHER = Peer(key=public_key(b"2" * 32), name="other")
+MODEL = ModelId("5" * 64)
+MOST_BYTES = 1 << 20
+
+
+def epoch(number: int = 1, owner: Peer = OWNER, incarnation: int = 1) -> Epoch:
+    return Epoch(owner=owner.id, incarnation=incarnation, model=MODEL, number=number)
+
+
+def stage_model(model: ModelId = MODEL) -> StageModel:
+    return StageModel(
+        model=model,
+        segments=SegmentRange(start=0, stop=1),
+        starts=(0,),
+        nodes=1,
+        graph=Blob(sha256="e" * 64, size_bytes=1),
+        tensors=(),
+        samples=(),
+        inputs=(),
+        outputs=(),
+        shapes=(),
+    )
+
+
+def described(stage: StageModel) -> tuple[Blob, bytes]:
+    content = msgspec.msgpack.encode(stage)
+    blob = Blob(sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content))
+    return blob, content
+
+
+def prepare(blob: Blob, of: Epoch, number: int = 0) -> PrepareStage:
+    return PrepareStage(
+        epoch=of,
+        stage=number,
+        model=blob,
+        target=Target.LATENCY,
+        threads=None,
+        half_bound=None,
+        is_fresh=False,
+        sources=(),
+    )
+
+
+def open_stages(of: Epoch, window_bytes: int = 1024) -> OpenStages:
+    return OpenStages(
+        epoch=of,
+        crossings=CROSSINGS,
+        stages=(
+            HostedStage(
+                number=0, model="e" * 64, target=Target.LATENCY, threads=None, half_bound=None
+            ),
+        ),
+        neighbours=(Neighbour(device=OWNER.id, stages=(-1,), window_bytes=window_bytes),),
+        is_encrypted=True,
+    )
+
+
+@dataclass
+class FakePeers:
+    """Remembers what is told, and has the content that owners offer."""
+
+    told: deque[tuple[DeviceId, Message]] = field(default_factory=deque)
+    content: dict[str, bytes] = field(default_factory=dict)
+    offers: Offers = field(default_factory=Offers)
+    listens_at: Endpoint | None = None
+
+    def tell(self, device: DeviceId, message: Message) -> bool:
+        self.told.append((device, message))
+        return True
+
+    def reached_at(self, device: DeviceId) -> tuple[Endpoint, ...]:
+        del device
+        return ()
+
+    def peer(self, device: DeviceId) -> Peer | None:
+        return next((p for p in (OWNER, OTHER) if p.id == device), None)
+
+    def receive_bytes_per_s(self, device: DeviceId) -> float:
+        del device
+        return 0.0
+
+    def fetch(self, peer: Peer, tensor: Partial, on_received: Callable[[int], None]) -> None:
+        del peer
+        if tensor.sha256 not in self.content:
+            raise StorageError("that was not offered to this device")
+        tensor.write(tensor.received_bytes, self.content[tensor.sha256])
+        on_received(tensor.size_bytes)
+        tensor.check()
+
+    def failures(self) -> list[tuple[DeviceId, str, str]]:
+        found = [(device, m) for device, m in self.told if isinstance(m, EpochFailed)]
+        return [(device, m.code, m.message) for device, m in found]
+
+
+@dataclass
+class FakePreparing:
+    """Waits until it is stopped, as a stage that takes long."""
+
+    folder: Path
+    began: threading.Event = field(default_factory=threading.Event)
+    ended: threading.Event = field(default_factory=threading.Event)
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def receive(
+        self,
+        blob: Blob,
+        fetch: Callable[[Partial, Callable[[int], None]], None],
+        is_stopped: Callable[[], bool],
+        on_received: Callable[[int], None],
+    ) -> Partial:
+        del is_stopped
+        store = PartialStore(self.folder / str(next(self.numbers)))
+        partial = store.open(blob.sha256, blob.size_bytes)
+        with partial:
+            fetch(partial, on_received)
+        return partial
+
+    def prepare(
+        self,
+        key: HostedKey,
+        fetch: object,
+        report: object,
+        is_stopped: Callable[[], bool],
+        *,
+        is_fresh: bool,
+    ) -> Prepared:
+        del key, fetch, report, is_fresh
+        self.began.set()
+        try:
+            while not is_stopped():
+                clock.sleep_s(0.005)
+            raise BuilderLost("stopped")
+        finally:
+            self.ended.set()
+
+    def hosted_for(self, owner: DeviceId) -> tuple[Hosted, ...]:
+        del owner
+        return ()
+
+    def hold(self, stage: ModelId) -> None:
+        raise AssertionError(stage)
+
+    release = hold
+
+
+@dataclass
+class Made:
+    hosting: Hosting
+    peers: FakePeers
+    preparing: FakePreparing
+
+    def offered(self, stage: StageModel) -> Blob:
+        blob, content = described(stage)
+        self.peers.content[blob.sha256] = content
+        return blob
+
+    def failed(self, count: int = 1) -> list[tuple[DeviceId, str, str]]:
+        wait_until(lambda: len(self.peers.failures()) >= count, "told that it failed")
+        return self.peers.failures()
+
+    def is_empty(self) -> bool:
+        return self.hosting.count == 0
+
+
+@contextmanager
+def _made(folder: Path) -> Iterator[Made]:
+    peers, preparing = FakePeers(), FakePreparing(folder)
+
+    def no_worker() -> Child:
+        raise AssertionError("nothing was to be opened")
+
+    hosting = Hosting(peers, cast(Preparing, preparing), MOST_BYTES, no_worker)
+    made = Made(hosting, peers, preparing)
+    try:
+        yield made
+    finally:
+        hosting.stop()
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Made]:
+    with _made(tmp_path) as found:
+        yield found
+
+
+def test_an_owner_speaks_of_its_own_epochs_alone(made: Made) -> None:
+    blob = made.offered(stage_model())
+    made.hosting.take(OWNER, prepare(blob, epoch()))
+    assert made.preparing.began.wait(10)
+    for message in (
+        prepare(blob, epoch()),
+        open_stages(epoch()),
+        ListenFor(epoch=epoch(), device=OTHER.id, key=None),
+        DropEpoch(epoch=epoch()),
+    ):
+        with pytest.raises(ProtocolError, match="which is of another device"):
+            made.hosting.take(OTHER, message)
+    assert not made.preparing.ended.is_set()
+    assert made.hosting.count == 1
+
+
+def test_an_owner_that_changes_its_key_goes_on_with_its_epochs(made: Made) -> None:
+    blob = made.offered(stage_model())
+    made.hosting.take(OWNER, prepare(blob, epoch()))
+    made.hosting.take(replace(OWNER, next_key=public_key(b"9" * 32)), DropEpoch(epoch=epoch()))
+    wait_until(made.is_empty, "the epoch is over")
+
+
+def test_an_epoch_older_than_another_one_is_refused(made: Made) -> None:
+    blob = made.offered(stage_model())
+    made.hosting.take(OWNER, prepare(blob, epoch(5, incarnation=2)))
+    for old in (epoch(4, incarnation=2), epoch(9, incarnation=1)):
+        with pytest.raises(ProtocolError, match="which is older than one that it began before"):
+            made.hosting.take(OWNER, prepare(blob, old))
+    made.hosting.take(OWNER, prepare(blob, epoch(6, incarnation=2)))
+    assert made.hosting.count == 2
+
+
+def test_an_owner_has_so_many_epochs_at_once(made: Made) -> None:
+    blob = made.offered(stage_model())
+    for number in range(1, MOST_EPOCHS + 1):
+        made.hosting.take(OWNER, prepare(blob, epoch(number)))
+    made.hosting.take(OWNER, prepare(blob, epoch(MOST_EPOCHS + 1)))
+    ((device, code, text),) = made.failed()
+    assert (device, code) == (OWNER.id, "busy")
+    assert text == f"{MOST_EPOCHS} epochs of it are hosted here, want at most {MOST_EPOCHS}"
+    # Another one has room of its own.
+    made.hosting.take(OTHER, prepare(blob, epoch(1, OTHER)))
+    assert made.hosting.count == MOST_EPOCHS + 1
+
+
+def test_what_is_not_hosted_is_told(made: Made) -> None:
+    made.hosting.take(OWNER, ListenFor(epoch=epoch(), device=OTHER.id, key=None))
+    ((device, code, text),) = made.failed()
+    assert (device, code, text) == (
+        OWNER.id,
+        "busy",
+        "this epoch is not, or no longer, hosted here",
+    )
+    made.hosting.take(OWNER, DropEpoch(epoch=epoch()))  # which is so already
+    assert made.is_empty()
+    assert len(made.peers.failures()) == 1
+
+
+@pytest.mark.parametrize("condition", [PeerCondition.GONE, PeerCondition.BARRED])
+def test_an_owner_that_is_gone_has_nothing_done_for_it(
+    made: Made, condition: PeerCondition
+) -> None:
+    blob = made.offered(stage_model())
+    made.hosting.take(OWNER, prepare(blob, epoch()))
+    assert made.preparing.began.wait(10)
+    for mild in (PeerCondition.SLOW, PeerCondition.SILENT, PeerCondition.UP):
+        made.hosting.has_changed(OWNER, mild)
+    made.hosting.has_changed(OTHER, condition)
+    assert not made.preparing.ended.wait(0.1)
+    made.hosting.has_changed(OWNER, condition)
+    assert made.preparing.ended.wait(10)
+    wait_until(made.is_empty, "the epoch is over")
+    assert made.peers.failures() == []
+
+
+def test_an_epoch_that_is_dropped_ends_what_is_done_for_it(made: Made) -> None:
+    blob = made.offered(stage_model())
+    made.hosting.take(OWNER, prepare(blob, epoch()))
+    assert made.preparing.began.wait(10)
+    made.hosting.take(OWNER, DropEpoch(epoch=epoch()))
+    assert made.preparing.ended.wait(10)
+    wait_until(made.is_empty, "the epoch is over")
+    assert made.peers.failures() == []
+
+
+def _too_large() -> tuple[list[FromOwner], str]:
+    blob = Blob(sha256="a" * 64, size_bytes=MAX_STAGE_MODEL_BYTES + 1)
+    return [prepare(blob, epoch())], "got a stage described in 4194305 bytes, want at most 4194304"
+
+
+def _not_offered() -> tuple[list[FromOwner], str]:
+    blob, _ = described(stage_model())
+    return [prepare(blob, epoch())], "that was not offered to this device"
+
+
+def _not_open() -> tuple[list[FromOwner], str]:
+    begun = open_stages(epoch())
+    return [begun], "stage 0 of"
+
+
+def _too_much_under_way() -> tuple[list[FromOwner], str]:
+    return [open_stages(epoch(), MOST_BYTES + 1)], f"need {MOST_BYTES + 1} bytes here, want at most"
+
+
+@pytest.mark.parametrize("case", [_too_large, _not_offered, _not_open, _too_much_under_way])
+def test_what_cannot_be_done_is_told_and_ends_the_epoch(
+    made: Made, case: Callable[[], tuple[list[FromOwner], str]]
+) -> None:
+    messages, want = case()
+    for message in messages:
+        made.hosting.take(OWNER, message)
+    ((device, _, text),) = made.failed()
+    assert device == OWNER.id
+    assert want in text
+    wait_until(made.is_empty, "the epoch is over")
+
+
+def test_a_stage_of_another_model_is_refused(made: Made) -> None:
+    blob = made.offered(stage_model(ModelId("6" * 64)))
+    made.hosting.take(OWNER, prepare(blob, epoch()))
+    ((_, code, text),) = made.failed()
+    assert code == ProtocolError.code
+    assert text.startswith("got a stage of model 666666666666")
+
+
+def test_what_is_no_stage_is_refused(made: Made) -> None:
+    content = b"\xc1" * 100
+    blob = Blob(sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content))
+    made.peers.content[blob.sha256] = content
+    made.hosting.take(OWNER, prepare(blob, epoch()))
+    ((_, code, text),) = made.failed()
+    assert code == ProtocolError.code
+    assert "message not understood" in text
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        ListenFor(epoch=epoch(), device=OTHER.id, key=None),
+        DialTo(epoch=epoch(), device=OTHER.id, key=None, port=1, addresses=("10.0.0.1",)),
+    ],
+)
+def test_connections_of_what_is_not_open_are_refused(made: Made, message: FromOwner) -> None:
+    made.peers.listens_at = Endpoint(host="127.0.0.1", port=7600)
+    made.hosting.take(OWNER, OfferStages(epoch=epoch(), device=OTHER.id, stages=("e" * 64,)))
+    made.hosting.take(OWNER, message)
+    ((_, code, text),) = made.failed()
+    assert (code, text) == (ProtocolError.code, f"{epoch()} is not open")
+    wait_until(made.is_empty, "the epoch is over")
+
+
+def test_what_is_not_hosted_for_an_owner_is_offered_to_nobody(made: Made) -> None:
+    made.hosting.take(OWNER, OfferStages(epoch=epoch(), device=OTHER.id, stages=("e" * 64,)))
+    made.hosting.take(OWNER, ListenFor(epoch=epoch(), device=OTHER.id, key=None))
+    made.failed()  # it has dealt with both
+    assert made.peers.offers.find(OTHER.id, "e" * 64) is None
+
+
+def test_an_error_of_the_agent_itself_is_told(made: Made) -> None:
+    blob = made.offered(stage_model())
+
+    def broken(*_: object, **__: object) -> Prepared:
+        raise RuntimeError("a bug")
+
+    made.preparing.prepare = broken  # type: ignore[method-assign]
+    made.hosting.take(OWNER, prepare(blob, epoch()))
+    ((_, code, text),) = made.failed()
+    assert (code, text) == (EdgeAgentError.code, "the agent failed: see its log")
+    wait_until(made.is_empty, "the epoch is over")
