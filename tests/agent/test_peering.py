@@ -569,6 +569,7 @@ def test_a_connection_that_is_cut_is_made_again(made: Devices, with_reset: bool)
         until(one, "two", UP)
         until(two, "one", UP)
         # By way of the door, because the other side may have another socket by now.
+        wait_until(lambda: to_door.counts.accepted > before, "a knock at the door")
         assert to_door.counts.accepted == before + 1
 
 
