@@ -208,7 +208,7 @@ class Deployer:
         with self._changing:
             fresh = [route for route in routes if route not in active.lost]
             active.lost.update(dict.fromkeys(fresh, why))
-            is_all = len(active.lost) == len(active.layout.shares)
+            is_all = active.layout.routes_over_others.issubset(active.lost)
         for route in fresh:
             active.own.tell(GiveUpRoute(epoch=active.attempt.epoch, route=route, why=why))
         if fresh:
@@ -221,7 +221,9 @@ class Deployer:
         with self._host.changing(loaded):
             serve = loaded.serve
             if serve.division is None or serve.epoch != active.attempt.epoch:
-                return  # another plan has taken over
+                # Another plan has taken over, and the worker of this one has ended.
+                self._drop(active)
+                return
             try:
                 self._host.serve_alone(loaded)
             except EdgeAgentError as error:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from edge_agent.devices import DeviceId
+from edge_agent.devices import THIS_DEVICE, DeviceId
 from edge_agent.distributions import Distribution, PlacedSubgraph, Route
 from edge_agent.errors import UsageError
 from edge_agent.stages import OWNER, Crossing, StageModel
@@ -55,6 +55,11 @@ class Layout:
     def routes_over(self, device: DeviceId) -> tuple[int, ...]:
         """The routes of which a stage runs on a device."""
         return tuple(dict.fromkeys(stage.route for stage in self.on(device)))
+
+    @property
+    def routes_over_others(self) -> frozenset[int]:
+        """The routes of which a stage runs on another device than the owner's."""
+        return frozenset(s.route for s in self.stages if s.device != THIS_DEVICE)
 
     @property
     def parts(self) -> tuple[SegmentRange, ...]:

@@ -133,6 +133,7 @@ def test_subgraphs_that_follow_each_other_on_a_device_are_one_stage() -> None:
     assert found.devices == (THIS_DEVICE, NEAR, FAR)
     assert found.routes_over(THIS_DEVICE) == (0,)
     assert found.routes_over(FAR) == (1,)
+    assert found.routes_over_others == {0, 1}
     assert found.parts == (parts(0, 3), parts(3, 5), parts(5, 6), parts(0, 6))
 
 
@@ -140,6 +141,7 @@ def test_layouts_are_alike_whatever_their_shares_and_the_order_of_their_routes()
     one = Route(steps=(subgraph(NEAR, 0, 2),), share=0.6)
     two = Route(steps=(subgraph(THIS_DEVICE, 0, 2),), share=0.4)
     first = layout_of(distribution(one, two))
+    assert first.routes_over_others == {0}
     assert first.is_like(layout_of(distribution(two, one)))
     assert not first.is_like(layout_of(distribution(one)))
 
