@@ -18,7 +18,8 @@ import msgspec
 
 from edge_agent import clock
 from edge_agent.agent.layouts import Layout, PlacedStage, neighbours_of
-from edge_agent.agent.offers import Offered, Offers, content_of
+from edge_agent.agent.offers import Offered, content_of
+from edge_agent.agent.other_devices import OtherDevices
 from edge_agent.agent.own_part import OwnPart
 from edge_agent.agent.preparing import Prepared, Preparing
 from edge_agent.agent.stations import OfDivided
@@ -66,7 +67,6 @@ from edge_agent.wire.hosting import (
     Listen,
     Listening,
     RouteShare,
-    StageHere,
     Unlinked,
 )
 from edge_agent.wire.messages import Message
@@ -82,34 +82,16 @@ OPEN_S: Final = 600.0
 Report = Callable[[float, str], None]
 
 
-class Peers(Protocol):
-    """What is needed of `peering.Peering`."""
-
-    @property
-    def offers(self) -> Offers:
-        """What each peer may have of the content of this device."""
-        ...
+class Peers(OtherDevices, Protocol):
+    """What is needed of `company.Company`."""
 
     @property
     def device(self) -> DeviceId:
         """The id of this device."""
         ...
 
-    @property
-    def listens_at(self) -> Endpoint | None:
-        """Where this agent listens; None: nowhere."""
-        ...
-
     def own_endpoints(self) -> tuple[Endpoint, ...]:
         """Where other devices reach this one; () if it does not listen."""
-        ...
-
-    def tell(self, device: DeviceId, message: Message) -> bool:
-        """Send to a peer; whether it is there and takes it."""
-        ...
-
-    def reached_at(self, device: DeviceId) -> tuple[Endpoint, ...]:
-        """Where the agent of a peer is, what works now first; () if it does not listen."""
         ...
 
     def dials(self, device: DeviceId) -> bool:
@@ -411,8 +393,7 @@ class Attempt:
         part = DividedPart(
             crossings=tuple(crossings),
             stages=tuple(
-                _here(stage, models[stage.number], ready.own[stage.number])
-                for stage in layout.on(THIS_DEVICE)
+                ready.own[stage.number].here(stage.number) for stage in layout.on(THIS_DEVICE)
             ),
             neighbours=neighbours[self.peers.device],
             routes=tuple(routes),
@@ -565,16 +546,4 @@ def _named(layout: Layout, owner: DeviceId) -> Layout:
             for stage in layout.stages
         ),
         shares=layout.shares,
-    )
-
-
-def _here(stage: PlacedStage, model: StageModel, prepared: Prepared) -> StageHere:
-    built = prepared.built
-    return StageHere(
-        number=stage.number,
-        subgraphs=built.subgraphs,
-        pinned_cores=built.pinned_cores,
-        inputs=model.inputs,
-        outputs=model.outputs,
-        threads=built.instances,
     )

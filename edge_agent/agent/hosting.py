@@ -15,7 +15,7 @@ from typing import Final, Protocol
 import msgspec
 
 from edge_agent import clock
-from edge_agent.agent.offers import Offers
+from edge_agent.agent.other_devices import OtherDevices
 from edge_agent.agent.preparing import Prepared, Preparing
 from edge_agent.agent.processes import Child
 from edge_agent.devices import DeviceId
@@ -92,26 +92,8 @@ PROGRESS_S: Final = 0.5
 _STAGE_MODEL: Final = msgspec.msgpack.Decoder(StageModel)
 
 
-class Peers(Protocol):
-    """What is needed of `peering.Peering`."""
-
-    def tell(self, device: DeviceId, message: Message) -> bool:
-        """Send to a peer; whether it is there and takes it."""
-        ...
-
-    def reached_at(self, device: DeviceId) -> tuple[Endpoint, ...]:
-        """Where the agent of a peer is, what works now first."""
-        ...
-
-    @property
-    def listens_at(self) -> Endpoint | None:
-        """Where this agent listens; None: nowhere."""
-        ...
-
-    @property
-    def offers(self) -> Offers:
-        """What each peer may have of the content of this device."""
-        ...
+class Peers(OtherDevices, Protocol):
+    """What is needed of `company.Company`."""
 
     def peer(self, device: DeviceId) -> Peer | None:
         """The peer with that id."""
@@ -434,15 +416,7 @@ class _HostedEpoch:
         prepared = self._prepared.get(stage.number)
         if prepared is None or prepared.hosted.key.stage.id != stage.id:
             raise ProtocolError(f"stage {stage.number} of {self._epoch} was not prepared")
-        built, model = prepared.built, prepared.hosted.key.stage
-        return StageHere(
-            number=stage.number,
-            subgraphs=built.subgraphs,
-            pinned_cores=built.pinned_cores,
-            inputs=model.inputs,
-            outputs=model.outputs,
-            threads=built.instances,
-        )
+        return prepared.here(stage.number)
 
     def _dial(self, message: DialTo) -> None:
         known = [endpoint.host for endpoint in self._peers.reached_at(message.device)]

@@ -30,6 +30,7 @@ from edge_agent.store.hosted import Hosted, HostedKey
 from edge_agent.store.partial import Partial, PartialStore
 from edge_agent.store.stage_content import missing
 from edge_agent.subgraphs import ModelId
+from edge_agent.wire.hosting import StageHere
 from edge_agent.wire.messages import Build, Built
 
 log = logging.getLogger(__name__)
@@ -65,6 +66,18 @@ class Prepared:
         """What is opened."""
         assert self.hosted.built is not None
         return self.hosted.built
+
+    def here(self, number: int) -> StageHere:
+        """It as a worker opens it, as the stage of that number."""
+        built, model = self.built, self.hosted.key.stage
+        return StageHere(
+            number=number,
+            subgraphs=built.subgraphs,
+            pinned_cores=built.pinned_cores,
+            inputs=model.inputs,
+            outputs=model.outputs,
+            threads=built.instances,
+        )
 
 
 class Preparing:
