@@ -18,13 +18,13 @@ from edge_agent import clock
 from edge_agent.agent.other_devices import OtherDevices
 from edge_agent.agent.preparing import Prepared, Preparing
 from edge_agent.agent.processes import Child
+from edge_agent.agent.workers import OPEN_TIMEOUT_S, died_opening, not_opened_in_time
 from edge_agent.devices import DeviceId
 from edge_agent.endpoints import Endpoint
 from edge_agent.errors import (
     Busy,
     DeadlineExceeded,
     EdgeAgentError,
-    ModelRefused,
     PeerLost,
     ProtocolError,
     StorageError,
@@ -41,10 +41,8 @@ from edge_agent.subgraphs import ModelId
 from edge_agent.transport import local
 from edge_agent.wire.deploying import (
     MAX_STAGE_MODEL_BYTES,
-    MAX_TOLD_CHARACTERS,
     DialTo,
     DropEpoch,
-    EpochFailed,
     EpochLinked,
     EpochOpened,
     EpochUnlinked,
@@ -57,6 +55,7 @@ from edge_agent.wire.deploying import (
     PrepareStage,
     StagePrepared,
     StageProgress,
+    failure,
 )
 from edge_agent.wire.hosting import (
     MAX_CANDIDATES,
@@ -76,8 +75,8 @@ from edge_agent.wire.messages import (
     RunError,
     WorkerMessage,
     decode,
-    error_text,
 )
+from edge_agent.wire.parts import MAX_TOLD_CHARACTERS
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +84,6 @@ MOST_EPOCHS: Final = 16
 """Of one owner at once."""
 MOST_WAITING: Final = 1024
 """Messages of one epoch that wait."""
-OPEN_S: Final = 600.0
 END_S: Final = 1.0
 PROGRESS_S: Final = 0.5
 """How often an owner is told how far preparing is."""
@@ -162,8 +160,7 @@ class Hosting:
                 self._later(self._fail, owner, epoch, error)
             return
         if isinstance(message, DropEpoch):
-            place.stopped.set()
-            self._forget(epoch)
+            self.forget(epoch)
             return
         try:
             place.inbox.put_nowait(message)
@@ -203,12 +200,10 @@ class Hosting:
         with self._changing:
             for place in self._epochs.values():
                 if place.owner.key in peer.keys:
-                    place.stopped.set()
-                    _wake(place)
+                    _stop(place)
 
     def _fail(self, owner: Peer, epoch: Epoch, error: EdgeAgentError) -> None:
-        text = error_text(error)[:MAX_TOLD_CHARACTERS]
-        self._peers.tell(owner.id, EpochFailed(epoch=epoch, code=error.code, message=text))
+        self._peers.tell(owner.id, failure(epoch, error))
 
     # ---- what hosted epochs need
 
@@ -227,13 +222,10 @@ class Hosting:
 
     def forget(self, epoch: Epoch) -> None:
         """It is over."""
-        self._forget(epoch)
-
-    def _forget(self, epoch: Epoch) -> None:
         with self._changing:
             place = self._epochs.pop(epoch, None)
         if place is not None:
-            _wake(place)
+            _stop(place)
 
     @property
     def count(self) -> int:
@@ -248,11 +240,11 @@ class Hosting:
             places = list(self._epochs.values())
             self._epochs.clear()
         for place in places:
-            place.stopped.set()
-            _wake(place)
+            _stop(place)
 
 
-def _wake(place: _Place) -> None:
+def _stop(place: _Place) -> None:
+    """End what is done there."""
     place.stopped.set()
     # When it is full, its thread has enough to look at `stopped` for.
     with suppress(queue.Full):
@@ -298,8 +290,7 @@ class _HostedEpoch:
             self._hosting.forget(self._epoch)
 
     def _failed(self, error: EdgeAgentError) -> None:
-        text = error_text(error)[:MAX_TOLD_CHARACTERS]
-        self._tell(EpochFailed(epoch=self._epoch, code=error.code, message=text))
+        self._tell(failure(self._epoch, error))
 
     def _tell(self, message: Message) -> None:
         self._peers.tell(self._place.owner.id, message)
@@ -507,13 +498,12 @@ class _StageWorker:
         """
         self.tell(message)
         try:
-            raw, _ = self._stream.receive(clock.monotonic_s() + OPEN_S)
+            raw, _ = self._stream.receive(clock.monotonic_s() + OPEN_TIMEOUT_S)
         except local.ConnectionLost as error:
             self._child.end()
-            how = self._child.how_it_ended()
-            raise WorkerLost(f"the worker died while it opened the stages ({how})") from error
+            raise died_opening(self._child.how_it_ended()) from error
         except DeadlineExceeded:
-            raise ModelRefused(f"ONNX Runtime did not open it within {OPEN_S:.0f} s") from None
+            raise not_opened_in_time() from None
         answer = decode(self._codec.from_worker, raw)
         if isinstance(answer, RunError):
             raise error_from_code(answer.code, answer.message)
@@ -544,8 +534,7 @@ class _StageWorker:
             self._child.end()
             how = self._child.how_it_ended()
             log.warning("the worker of %s died (%s)", self._epoch, how)
-            lost = WorkerLost(f"the worker died ({how})")
-            self._tell(EpochFailed(epoch=self._epoch, code=lost.code, message=str(lost)))
+            self._tell(failure(self._epoch, WorkerLost(f"the worker died ({how})")))
 
     def end(self) -> None:
         """End the process."""

@@ -155,7 +155,7 @@ class Worker:
         how = self.child.how_it_ended()
         has_served = self.ready.done()
         for opening in list(self._opens.values()):
-            opening.set_exception(_died_opening(how))
+            opening.set_exception(died_opening(how))
         if not has_served:
             return
         log.warning("worker %d of %s died (%s)", self.pid, self.serve.epoch, how)
@@ -195,13 +195,14 @@ class OpeningAhead:
             raw, _ = self._stream.receive(clock.monotonic_s() + OPEN_TIMEOUT_S)
         except local.ConnectionLost as error:
             self._child.end()
-            raise _died_opening(self._child.how_it_ended()) from error
+            raise died_opening(self._child.how_it_ended()) from error
         except DeadlineExceeded:
             raise not_opened_in_time() from None
         decode(self._codec.from_new_worker, raw)
 
 
-def _died_opening(how: str) -> WorkerLost:
+def died_opening(how: str) -> WorkerLost:
+    """What is said of a worker that ended so before it could serve."""
     return WorkerLost(f"the worker died while it opened the model ({how})")
 
 

@@ -14,13 +14,11 @@ from msgspec import Meta
 
 from edge_agent.errors import ProtocolError
 from edge_agent.wire.messages import Message, decode, encoded
-from edge_agent.wire.parts import Size
-from edge_agent.wire.peering import PROTOCOL, LongText, Number, ShortText, check_size, check_version
+from edge_agent.wire.parts import Sha256, Size, Told
+from edge_agent.wire.peering import PROTOCOL, Number, ShortText, check_size, check_version
 
 MAX_PIECE_BYTES: Final = 192 * 1024
 _PREFIX: Final = struct.Struct("<BI")
-
-Sha256 = Annotated[str, Meta(min_length=64, max_length=64, pattern="^[0-9a-f]{64}$")]
 
 
 class AskContent(Message, frozen=True, tag="ask-content", kw_only=True):
@@ -51,7 +49,7 @@ class NoContent(Message, frozen=True, tag="no-content", kw_only=True):
 
     number: Number
     code: ShortText
-    message: LongText
+    message: Told
 
 
 ContentMessage = AskContent | AskProbe | Content | NoContent

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from edge_agent.devices import DeviceId
+from edge_agent.errors import EdgeAgentError
 from edge_agent.peers import MAX_PEERS
 from edge_agent.plans import Epoch, Target
 from edge_agent.profiles import SegmentTimes
@@ -22,16 +23,14 @@ from edge_agent.wire.hosting import (
     Port,
     Threads,
 )
-from edge_agent.wire.parts import Message
+from edge_agent.wire.messages import error_text
+from edge_agent.wire.parts import MAX_TOLD_CHARACTERS, Message, Sha256, Told
 
 MAX_STAGE_MODEL_BYTES: Final = 4 << 20
 """Of a `StageModel` as it is sent."""
-MAX_TOLD_CHARACTERS: Final = 2048
 MAX_TIMES: Final = 64
 """Configurations of which the times of a stage are told."""
 
-Told = Annotated[str, Meta(max_length=MAX_TOLD_CHARACTERS)]
-Sha256 = Annotated[str, Meta(min_length=64, max_length=64, pattern="^[0-9a-f]{64}$")]
 HostedNumber = Annotated[int, Meta(ge=0, lt=MAX_STAGES)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
@@ -179,6 +178,12 @@ class EpochFailed(Message, frozen=True, tag="epoch-failed", kw_only=True):
     epoch: Epoch
     code: Annotated[str, Meta(max_length=64)]
     message: Told
+
+
+def failure(epoch: Epoch, error: EdgeAgentError) -> EpochFailed:
+    """The answer that tells an error."""
+    text = error_text(error)[:MAX_TOLD_CHARACTERS]
+    return EpochFailed(epoch=epoch, code=error.code, message=text)
 
 
 class EpochUnlinked(Message, frozen=True, tag="epoch-unlinked", kw_only=True):

@@ -15,6 +15,10 @@ from edge_agent.tensors import ElementType, Shape, TensorName, TensorSpec, size_
 
 Name = Annotated[str, Meta(max_length=4096)]
 Text = Annotated[str, Meta(max_length=65536)]
+MAX_TOLD_CHARACTERS = 2048
+"""Of a text that one agent tells another."""
+Told = Annotated[str, Meta(max_length=MAX_TOLD_CHARACTERS)]
+Sha256 = Annotated[str, Meta(min_length=64, max_length=64, pattern="^[0-9a-f]{64}$")]
 RequestId = Annotated[str, Meta(min_length=1, max_length=64)]
 MAX_DIMENSION = 2**48
 Dimension = Annotated[int, Meta(ge=0, le=MAX_DIMENSION)]

@@ -15,7 +15,9 @@ from msgspec import Meta
 from edge_agent.errors import EdgeAgentError, OtherVersion, ProtocolError
 from edge_agent.peers import MAX_BEAT_S, MAX_ENDPOINTS, MIN_BEAT_S
 from edge_agent.wire.deploying import Deploying
+from edge_agent.wire.hosting import Key, Port
 from edge_agent.wire.messages import Message, decode, encoded, error_text
+from edge_agent.wire.parts import MAX_TOLD_CHARACTERS, Told
 from edge_agent.wire.telling import AskProfile, Profile, Statistics
 
 T = TypeVar("T")
@@ -28,10 +30,6 @@ LAST_PROTOCOL: Final = 31
 _VERSION: Final = bytes([PROTOCOL])
 
 ShortText = Annotated[str, Meta(max_length=256)]
-MAX_TOLD_CHARACTERS: Final = 2048
-LongText = Annotated[str, Meta(max_length=MAX_TOLD_CHARACTERS)]
-Key = Annotated[str, Meta(min_length=52, max_length=52)]
-Port = Annotated[int, Meta(ge=1, le=65535)]
 Number = Annotated[int, Meta(ge=0, le=2**53)]
 Duration = Annotated[float, Meta(ge=0, le=1e6)]
 """Seconds, on the clock of the sender: how long something took there, never when it was."""
@@ -92,7 +90,7 @@ class Refused(Message, frozen=True, tag="refused"):
     """No; `code` is that of an error class."""
 
     code: ShortText
-    message: LongText
+    message: Told
 
 
 def refusal(error: EdgeAgentError) -> Refused:

@@ -30,11 +30,11 @@ from edge_agent.wire.messages import (
     Message,
     Unload,
 )
+from edge_agent.wire.parts import MAX_TOLD_CHARACTERS
 from edge_agent.wire.peering import (
     LAST_PROTOCOL,
     MAX_MESSAGE_BYTES,
     MAX_SOUND_BYTES,
-    MAX_TOLD_CHARACTERS,
     PROTOCOL,
     Beat,
     DoorAnswer,
