@@ -23,7 +23,7 @@ from edge_agent.agent.other_devices import OtherDevices
 from edge_agent.agent.own_part import OwnPart
 from edge_agent.agent.preparing import Prepared, Preparing
 from edge_agent.agent.stations import OfDivided
-from edge_agent.agent.workers import Serve
+from edge_agent.agent.workers import OPEN_TIMEOUT_S, Serve
 from edge_agent.devices import THIS_DEVICE, DeviceId
 from edge_agent.endpoints import Endpoint
 from edge_agent.errors import (
@@ -77,7 +77,6 @@ SILENCE_S: Final = 600.0
 """A device that says nothing of a stage for so long is given up."""
 LINK_S: Final = 30.0
 """How long opening and linking may take on each device, beside the opening of sessions."""
-OPEN_S: Final = 600.0
 
 Report = Callable[[float, str], None]
 
@@ -170,7 +169,9 @@ class Attempt:
     hosts: Mapping[ModelId, frozenset[DeviceId]] = field(default_factory=dict)
     """Devices that have prepared stages of the model before, by `StageModel.id`."""
     asked: set[DeviceId] = field(default_factory=set)
-    """Devices that have heard of the epoch."""
+    """Devices that have heard of the epoch, if only to offer what they have."""
+    needed: frozenset[DeviceId] = frozenset()
+    """Those that host a stage: without one of them it fails."""
     received_bytes: Counter[tuple[DeviceId, ModelId]] = field(default_factory=Counter)
     """What was sent to each device for each stage, by `StageModel.id`."""
 
@@ -184,6 +185,7 @@ class Attempt:
             BuilderLost: it was stopped.
             EdgeAgentError: a stage cannot be had.
         """
+        self.needed = frozenset(layout.devices)
         with ExitStack() as offered:
             for device in layout.devices:
                 if device == THIS_DEVICE:
@@ -292,7 +294,9 @@ class Attempt:
         heard_s = dict.fromkeys(layout.devices, clock.monotonic_s())
         where = {stage.number: stage.device for stage in layout.stages}
         while len(own) + len(told) < len(layout.stages):
-            came = self._next({where[n] for n in where if n not in own and n not in told}, heard_s)
+            came = self._next()
+            if came is None:
+                self._check_silence({where[n] for n in where if n not in own | told}, heard_s)
             match came:
                 case OwnPrepared(stage=stage, prepared=prepared):
                     own[stage] = prepared
@@ -317,28 +321,34 @@ class Attempt:
                     pass
         return own, told
 
-    def _next(
-        self, awaited: set[DeviceId], heard_s: Mapping[DeviceId, float] | None = None
-    ) -> Told | None:
+    def _check_silence(
+        self, awaited: Iterable[DeviceId], heard_s: Mapping[DeviceId, float]
+    ) -> None:
+        """Raises: PeerLost: one of these devices says nothing any more. The builder of this one is
+        looked after by who started it."""
+        for device in awaited:
+            if device != THIS_DEVICE and clock.monotonic_s() - heard_s[device] > SILENCE_S:
+                name = self.peers.name_of(device)
+                raise PeerLost(f'peer "{name}" said nothing for {SILENCE_S:.0f} s')
+
+    def _next(self) -> Told | None:
         """What came next; None: nothing for a while.
 
-        Raises: PeerLost: a device is lost, or silent for too long; BuilderLost: it was stopped;
-            EdgeAgentError: a device cannot go on.
+        Raises: PeerLost: a device is lost; BuilderLost: it was stopped; EdgeAgentError: a device
+            cannot go on.
         """
         if self.is_stopped():
             raise BuilderLost("stopped")
         try:
             came = self.inbox.get(timeout=0.5)
         except queue.Empty:
-            for device in awaited - {THIS_DEVICE} if heard_s is not None else ():
-                if heard_s is not None and clock.monotonic_s() - heard_s[device] > SILENCE_S:
-                    name = self.peers.name_of(device)
-                    raise PeerLost(f'peer "{name}" said nothing for {SILENCE_S:.0f} s') from None
             return None
         match came:
-            case HostLost(device=device, why=why) if device in self.asked:
+            case HostLost(device=device, why=why) if device in self.needed:
                 raise PeerLost(f'peer "{self.peers.name_of(device)}" is lost: {why}')
-            case FromDevice(device=device, message=EpochFailed(code=code, message=text)):
+            case FromDevice(device=device, message=EpochFailed(code=code, message=text)) if (
+                device in self.needed
+            ):
                 error = error_from_code(code, text)
                 raise type(error)(f"{self.peers.name_of(device)}: {text}") from None
             case FromDevice(device=device, message=EpochUnlinked(device=other, why=why)):
@@ -402,7 +412,7 @@ class Attempt:
         )
         own_key = own.open(replace(serve, division=part))
         keys: dict[DeviceId, str | None] = {self.peers.device: own_key or None}
-        until_s = clock.monotonic_s() + OPEN_S
+        until_s = clock.monotonic_s() + OPEN_TIMEOUT_S
         while len(keys) <= len(hosts):
             came = self._until(until_s, "open its stages")
             if isinstance(came, FromDevice) and isinstance(came.message, EpochOpened):
@@ -427,7 +437,7 @@ class Attempt:
     def _until(self, until_s: float, what: str) -> Told | None:
         if clock.monotonic_s() > until_s:
             raise PeerLost(f"a device did not {what} in time")
-        return self._next(set())
+        return self._next()
 
     def _link(
         self,
