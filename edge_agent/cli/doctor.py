@@ -9,9 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -19,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from edge_agent.cli.output import count_text, print_json, settings_of, size_text
+from edge_agent.cli.output import count_text, print_json, settings_of, size_text, told_if_slow
 from edge_agent.client import Client
 from edge_agent.config import Settings, encode_settings, settings_key, why_unsafe
 from edge_agent.devices import Device, Installed, InstalledPlugin, RefusedUnit
@@ -28,7 +26,6 @@ from edge_agent.telemetry import host
 from edge_agent.wire.messages import Status
 
 _RUNTIME = "ONNX Runtime"
-_SLOW_S = 2.0
 _LEAST_FREE_BYTES = 64 << 20
 """Of the disk: less is soon full of plans alone."""
 
@@ -78,7 +75,8 @@ def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Check everything, and show it."""
     settings, config = _settings(options)
-    with _told_if_slow("trying the compute units", settings.planning.probe_s):
+    each = f"each for at most {settings.planning.probe_s:g} s"
+    with told_if_slow(f"trying the compute units, {each} …"):
         report = _examine(settings, config)
     if options.json:
         print_json(report)
@@ -291,17 +289,3 @@ def _print(report: Report) -> None:
             print(f"{' ' * len(start)}→ {check.remedy}")
     problems = sum(check.verdict is Verdict.PROBLEM for check in report.checks)
     print(count_text(problems, "problem") if problems else "everything that is needed works")
-
-
-@contextmanager
-def _told_if_slow(what: str, each_s: float) -> Iterator[None]:
-    """Say on standard error what takes so long, if it does."""
-    text = f"{what}, each for at most {each_s:g} s …"
-    timer = threading.Timer(_SLOW_S, lambda: print(text, file=sys.stderr, flush=True))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        timer.join()
