@@ -34,6 +34,7 @@ from edge_agent.errors import (
     UsageError,
     error_from_code,
 )
+from edge_agent.peers import PeerCondition
 from edge_agent.plans import Epoch
 from edge_agent.stages import Blob, Crossing, StageModel
 from edge_agent.store.hosted import HostedKey
@@ -126,7 +127,7 @@ class HostLost:
     """A device is out of reach."""
 
     device: DeviceId
-    why: str
+    condition: PeerCondition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,8 +345,8 @@ class Attempt:
         except queue.Empty:
             return None
         match came:
-            case HostLost(device=device, why=why) if device in self.needed:
-                raise PeerLost(f'peer "{self.peers.name_of(device)}" is lost: {why}')
+            case HostLost(device=device, condition=condition) if device in self.needed:
+                raise PeerLost(f'peer "{self.peers.name_of(device)}" is lost: it is {condition}')
             case FromDevice(device=device, message=EpochFailed(code=code, message=text)) if (
                 device in self.needed
             ):

@@ -5,13 +5,15 @@ alone, and lets it serve if it is faster. What runs on a device that is lost run
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from edge_agent.agent.attempts import Attempt, FromDevice, HostLost
+from edge_agent.agent.attempts import Attempt, FromDevice, HostLost, Told
 from edge_agent.agent.layouts import Layout
 from edge_agent.agent.loaded import Loaded
 from edge_agent.agent.own_part import OwnPart
@@ -162,37 +164,56 @@ class Deployer:
 
         Raises: ProtocolError: of an epoch of which it was asked nothing.
         """
+        told = FromDevice(device=peer.id, message=message)
         with self._changing:
             attempt = self._attempts.get(message.epoch)
+            if attempt is not None:
+                if peer.id not in attempt.asked:
+                    what = f"it speaks of {message.epoch}, of which it was asked nothing"
+                    raise ProtocolError(what)
+                if isinstance(message, StagePrepared):
+                    self._device_keys[peer.id] = message.device_key
+                attempt.inbox.put(told)
+                return
             active = self._active.get(message.epoch)
-            if isinstance(message, StagePrepared) and attempt is not None:
-                self._device_keys[peer.id] = message.device_key
-        if attempt is not None:
-            if peer.id not in attempt.asked:
-                raise ProtocolError(f"it speaks of {message.epoch}, of which it was asked nothing")
-            attempt.inbox.put(FromDevice(device=peer.id, message=message))
-        elif active is not None and peer.id in active.attempt.asked:
-            match message:
-                case EpochFailed(message=text):
-                    self._later(active, peer.id, f"{peer.name}: {text}")
-                case EpochUnlinked(device=other, why=why):
-                    name = self._peers.name_of(other)
-                    self._later(active, peer.id, f"{peer.name} cannot reach {name}: {why}")
-                case _:
-                    pass
+        if active is not None and peer.id in active.attempt.asked:
+            self._happened(active, told)
 
     def has_changed(self, peer: Peer, condition: PeerCondition) -> None:
         """A peer is so from now on."""
         if condition in (PeerCondition.UP, PeerCondition.SLOW):
             return
-        why = f'peer "{peer.name}" is {condition}'
+        told = HostLost(device=peer.id, condition=condition)
         with self._changing:
-            attempts = list(self._attempts.values())
-            active = [a for a in self._active.values() if peer.id in a.attempt.asked]
-        for attempt in attempts:
-            attempt.inbox.put(HostLost(device=peer.id, why=f"it is {condition}"))
+            for attempt in self._attempts.values():
+                attempt.inbox.put(told)
+            active = [
+                one
+                for epoch, one in self._active.items()
+                if epoch not in self._attempts and peer.id in one.attempt.asked
+            ]
         for one in active:
-            self._later(one, peer.id, why)
+            self._happened(one, told)
+
+    def _happened(self, active: _Active, told: Told) -> None:
+        """Something is said of an epoch that serves, or drains."""
+        name_of = self._peers.name_of
+        match told:
+            case HostLost(device=device, condition=condition):
+                self._later(active, device, f'peer "{name_of(device)}" is {condition}')
+            case FromDevice(device=device, message=EpochFailed(message=text)):
+                self._later(active, device, f"{name_of(device)}: {text}")
+            case FromDevice(device=device, message=EpochUnlinked(device=other, why=why)):
+                why = f"{name_of(device)} cannot reach {name_of(other)}: {why}"
+                self._later(active, device, why)
+            case Unlinked(device=device, why=why):
+                self._later(active, device, f"{name_of(device)} is out of reach: {why}")
+            case Closed():
+                threading.Thread(
+                    target=self._drop, args=(active,), name="drop", daemon=True
+                ).start()
+            case _:
+                pass
 
     def _later(self, active: _Active, device: DeviceId, why: str) -> None:
         # The data thread is asked, for which this thread must not wait.
@@ -237,13 +258,11 @@ class Deployer:
         """The owner's worker says something, on the data thread."""
         with self._changing:
             attempt, active = self._attempts.get(epoch), self._active.get(epoch)
-        if attempt is not None:
-            attempt.inbox.put(message)
-        elif active is not None and isinstance(message, Unlinked):
-            name = self._peers.name_of(message.device)
-            self._later(active, message.device, f"{name} is out of reach: {message.why}")
-        elif active is not None and isinstance(message, Closed):
-            threading.Thread(target=self._drop, args=(active,), name="drop", daemon=True).start()
+            if attempt is not None:
+                attempt.inbox.put(message)
+                return
+        if active is not None:
+            self._happened(active, message)
 
     def _drop(self, active: _Active) -> None:
         with self._changing:
@@ -319,24 +338,30 @@ class Deployer:
         trial = Trial(
             self._means, loaded, attempt, plan, partial(self._told, epoch), is_fresh=is_fresh
         )
-        made: Deployed | None = None
         try:
             found = trial.run(partial(self.surroundings, loaded))
             if found.plan is not None:
                 log.info("%s over %s: %s", loaded.record.name, found.plan, found.plan.reason)
             if found.deployed is not None and not is_stopped():
-                made = found.deployed
-                self._take_over(loaded, attempt, made, found.plan)
+                self._take_over(loaded, attempt, found.deployed, found.plan)
             self._remember_hosts(loaded.record.model, attempt)
             work.plan = found.plan
             work.state, work.fraction, work.what = "done", 1.0, "done"
         finally:
             with self._changing:
                 self._attempts.pop(epoch, None)
-                is_kept = epoch in self._active
-            if not is_kept:
+                active = self._active.get(epoch)
+            if active is None:
                 trial.give_up()
                 attempt.drop()
+            else:
+                self._catch_up(active)
+
+    def _catch_up(self, active: _Active) -> None:
+        """What was said since the attempt last listened, and while it took over."""
+        with suppress(queue.Empty):
+            while True:
+                self._happened(active, active.attempt.inbox.get_nowait())
 
     def _remember_hosts(self, model: ModelId, attempt: Attempt) -> None:
         known = dict(self._hosts.get(model, {}))
@@ -357,7 +382,6 @@ class Deployer:
         with self._host.changing(loaded):
             if self._host.is_over(loaded):
                 return
-            before = [one for one in self._active.values() if one.loaded is loaded]
             active = _Active(loaded, attempt, made.layout, made.models, made.own, plan)
             with self._changing:
                 self._active[attempt.epoch] = active
@@ -369,5 +393,3 @@ class Deployer:
                     del self._active[attempt.epoch]
                 raise
         log.info("%s is divided: %s", loaded.record.name, plan)
-        for one in before:
-            log.debug("%s drains", one.attempt.epoch)

@@ -42,11 +42,6 @@ class OwnPart:
         self._is_beside = False
         self.serve: Serve
 
-    @property
-    def worker(self) -> Worker | None:
-        """Which has it."""
-        return self._worker
-
     def open(self, serve: Serve) -> str:
         """Open it; the key by which other workers know the one that has it.
 

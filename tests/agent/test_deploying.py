@@ -1,0 +1,176 @@
+"""What is said of a divided epoch while it takes over."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from edge_agent.agent import deploying
+from edge_agent.agent.attempts import Attempt
+from edge_agent.agent.deploying import Deployer
+from edge_agent.agent.layouts import Layout, PlacedStage
+from edge_agent.agent.loaded import Dividing, Loaded
+from edge_agent.agent.stations import OfDivided
+from edge_agent.agent.trials import Deployed, Found, Means
+from edge_agent.devices import DeviceId
+from edge_agent.peers import Peer, PeerCondition, public_key
+from edge_agent.plans import DividedPlan, Epoch, Target
+from edge_agent.problems import Surroundings
+from edge_agent.subgraphs import ModelId, SegmentRange
+from edge_agent.wire.deploying import DropEpoch, EpochFailed, EpochUnlinked
+from edge_agent.wire.hosting import Closed, GiveUpRoute, Unlinked
+from edge_agent.wire.messages import Message
+from tests.system.running import wait_until
+
+OWNER = Peer(key=public_key(b"1" * 32), name="owner")
+HOST = Peer(key=public_key(b"2" * 32), name="host")
+EPOCH = Epoch(owner=OWNER.id, incarnation=1, model=ModelId("5" * 64), number=3)
+LAYOUT = Layout(
+    stages=(
+        PlacedStage(number=0, route=0, device=HOST.id, segments=SegmentRange(start=0, stop=2)),
+    ),
+    shares=(1.0,),
+)
+PLAN = DividedPlan(
+    target=Target.LATENCY, shares=(1.0,), stages=(), is_used=True, reason="faster", epoch=3
+)
+
+
+class World:
+    """An owner whose one trial finds what serves; `while_taking_over` is called as it takes over,
+    after which nobody listens to the trial any more."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.while_taking_over: Callable[[], None] = lambda: None
+        self.to_worker: list[Message] = []
+        self.to_devices: list[tuple[DeviceId, Message]] = []
+        self.alone: list[str] = []
+        self.worker_says: Callable[[OfDivided], None]
+        world = self
+
+        class MadeTrial:
+            def __init__(
+                self,
+                _means: Means,
+                _loaded: Loaded,
+                attempt: Attempt,
+                _plan: object,
+                told: Callable[[OfDivided], None],
+                **_options: bool,
+            ) -> None:
+                world.worker_says = told
+                self.attempt = attempt
+
+            def run(self, _around: object) -> Found:
+                self.attempt.asked.add(HOST.id)
+                own = SimpleNamespace(take_over=world._take_over, tell=world.to_worker.append)
+                made = Deployed(layout=LAYOUT, models={}, own=cast(Any, own))
+                return Found(plan=PLAN, deployed=made)
+
+            def give_up(self) -> None:
+                pass
+
+        monkeypatch.setattr(deploying, "Trial", MadeTrial)
+        lock = threading.RLock()
+        self.loaded = cast(
+            Any,
+            SimpleNamespace(
+                record=SimpleNamespace(model=EPOCH.model, over=(), name="m"),
+                plan=SimpleNamespace(plain_s=1.0),
+                serve=SimpleNamespace(division=object(), epoch=EPOCH),
+                dividing=Dividing(),
+            ),
+        )
+        host = SimpleNamespace(
+            is_over=lambda _: False,
+            epoch=lambda _: EPOCH,
+            changing=lambda _: lock,
+            serve_alone=lambda loaded: self.alone.append(loaded.record.name),
+        )
+        peers = SimpleNamespace(
+            device=OWNER.id,
+            name_of=lambda device: {OWNER.id: "owner", HOST.id: "host"}[device],
+            tell=lambda device, message: self.to_devices.append((device, message)),
+        )
+        means = SimpleNamespace(
+            peers=peers, host=host, preparing=None, stores=SimpleNamespace(pool=None)
+        )
+        around = cast(Surroundings, SimpleNamespace(peers=(HOST.id,)))
+        self.deployer = Deployer(cast(Means, means), lambda *_: around)
+
+    def _take_over(self) -> bool:
+        self.while_taking_over()
+        return True
+
+    def divide(self) -> None:
+        """Have it divided, to the end of that."""
+        self.deployer.consider(self.loaded)
+        wait_until(lambda: not self.loaded.dividing.is_running, "it to be divided")
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    """See `World`."""
+    return World(monkeypatch)
+
+
+LOSSES: dict[str, tuple[Callable[[World], None], str]] = {
+    "it fails": (
+        lambda world: world.deployer.take(
+            HOST, EpochFailed(epoch=EPOCH, code="out-of-memory", message="full")
+        ),
+        "host: full",
+    ),
+    "it cannot reach another": (
+        lambda world: world.deployer.take(
+            HOST, EpochUnlinked(epoch=EPOCH, device=OWNER.id, why="refused")
+        ),
+        "host cannot reach owner: refused",
+    ),
+    "it is gone": (
+        lambda world: world.deployer.has_changed(HOST, PeerCondition.GONE),
+        'peer "host" is gone',
+    ),
+    "its connection ends": (
+        lambda world: world.worker_says(Unlinked(epoch=EPOCH, device=HOST.id, why="closed")),
+        "host is out of reach: closed",
+    ),
+}
+
+
+@pytest.mark.parametrize("when", ["while it takes over", "later"])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_device_that_is_lost_is_given_up_whenever_that_is_heard(
+    world: World, loss: str, when: str
+) -> None:
+    lose, why = LOSSES[loss]
+    if when == "while it takes over":
+        world.while_taking_over = lambda: lose(world)
+    world.divide()
+    if when == "later":
+        assert world.to_worker == []
+        assert world.loaded.dividing.plan == PLAN
+        lose(world)
+    wait_until(lambda: world.alone, "this device to serve alone")
+    assert world.to_worker == [GiveUpRoute(epoch=EPOCH, route=0, why=why)]
+    wait_until(lambda: not world.loaded.dividing.plan.is_used, "the plan to say so")
+    assert world.loaded.dividing.plan.reason == f"this device serves alone since {why}"
+    assert world.alone == ["m"]
+
+
+@pytest.mark.parametrize("when", ["while it takes over", "later"])
+def test_an_epoch_that_its_worker_closes_is_dropped_whenever_that_is_heard(
+    world: World, when: str
+) -> None:
+    if when == "while it takes over":
+        world.while_taking_over = lambda: world.worker_says(Closed(epoch=EPOCH))
+    world.divide()
+    if when == "later":
+        assert world.to_devices == []
+        world.worker_says(Closed(epoch=EPOCH))
+    wait_until(lambda: world.to_devices, "the hosts to be told")
+    assert world.to_devices == [(HOST.id, DropEpoch(epoch=EPOCH))]
