@@ -9,19 +9,16 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
-from edge_agent import clock
 from edge_agent.errors import DeadlineExceeded, EdgeAgentError, PeerLost
 from edge_agent.tensors import Arrays, Shape
-from edge_agent.worker.runners import Runner
+from edge_agent.worker.runners import Asked, Runner
 from edge_agent.worker.stages import Stages
 
 log = logging.getLogger(__name__)
-
-_POLL_S: Final = 1.0
 
 
 @dataclass(slots=True)
@@ -47,8 +44,6 @@ class RouteState:
 @dataclass(slots=True)
 class _Run:
     route: RouteState
-    caller: int | None
-    """By what the one who waits is known."""
     ended: threading.Event = field(default_factory=threading.Event)
     arrays: Arrays | None = None
     error: EdgeAgentError | None = None
@@ -95,27 +90,31 @@ class DividedRunner:
         self,
         feeds: Arrays,
         outputs: Sequence[str],
-        until_s: float | None = None,
-        caller: int | None = None,
+        asked: Asked | None = None,
     ) -> Arrays:
-        """See `runners.Runner`. A run that is lost is run again here. `caller` is what `abandon`
-        knows it by."""
+        """See `runners.Runner`. A run that is lost is run again here.
+
+        Raises also: DeadlineExceeded: it took too long, or was abandoned.
+        """
+        asked = asked or Asked()
         if not self._has_room_for(feeds) and self._fallback is not None:
             return self.run_alone(feeds, outputs)
-        begun = self._begin(until_s, caller)
+        begun = self._begin(asked)
         if begun is None:
             why = "; ".join(dict.fromkeys(route.lost for route in self._routes))
             return self._run_here(feeds, outputs, why)
         number, run = begun
         try:
             if not run.ended.is_set():
-                self._stages.begin(number, run.route.number, feeds, until_s)
-            self._await(number, run, until_s)
+                self._stages.begin(number, run.route.number, feeds, asked.until_s)
+            self._await(number, run, asked.left_s)
         finally:
             with self._changing:
+                asked.run = None
                 del self._runs[number]
                 run.route.under_way -= 1
                 self._changing.notify()
+        asked.check()
         if run.is_lost:
             return self._run_here(feeds, outputs, run.route.lost or "a device forgot it")
         if run.error is not None:
@@ -131,14 +130,15 @@ class DividedRunner:
             _fits(feeds[name], shape) for name, shape in self._shapes.items()
         )
 
-    def abandon(self, caller: int) -> None:
-        """Nobody waits any more for what this one asked."""
-        gone = DeadlineExceeded("nobody waits for it any more")
+    def abandon(self, asked: Asked) -> None:
+        """Nobody waits for it any more: it ends, or never begins."""
         with self._changing:
-            found = [(n, run) for n, run in self._runs.items() if run.caller == caller]
-            for _, run in found:
-                run.error = gone
-        for number, run in found:
+            asked.is_abandoned = True
+            number = asked.run
+            run = None if number is None else self._runs[number]
+            # It may be waiting for a route.
+            self._changing.notify_all()
+        if number is not None and run is not None:
             run.ended.set()
             self._stages.cancel(number)
 
@@ -154,16 +154,17 @@ class DividedRunner:
         with self._room or nullcontext():
             return self._fallback.run(feeds, outputs)
 
-    def _begin(self, until_s: float | None, caller: int | None) -> tuple[int, _Run] | None:
+    def _begin(self, asked: Asked) -> tuple[int, _Run] | None:
         """A run on the route that is free and has had least of its share; None: all are lost."""
         with self._changing:
             while True:
+                asked.check()
                 if not self.has_route:
                     return None
                 free = [route for route in self._routes if route.is_free]
                 if free:
                     break
-                left_s = None if until_s is None else until_s - clock.monotonic_s()
+                left_s = asked.left_s
                 if left_s is not None and left_s <= 0:
                     raise DeadlineExceeded("the deadline passed before a route was free")
                 self._changing.wait(left_s)
@@ -174,12 +175,12 @@ class DividedRunner:
                 for one in self._routes:
                     one.begun //= 2
             number = next(self._numbers)
-            self._runs[number] = run = _Run(route, caller)
+            self._runs[number] = run = _Run(route)
+            asked.run = number
             return number, run
 
-    def _await(self, number: int, run: _Run, until_s: float | None) -> None:
-        left_s = None if until_s is None else max(0.0, until_s - clock.monotonic_s())
-        if not run.ended.wait(left_s):
+    def _await(self, number: int, run: _Run, left_s: float | None) -> None:
+        if not run.ended.wait(None if left_s is None else max(0.0, left_s)):
             self._stages.cancel(number)
             raise DeadlineExceeded("the deadline passed while the stages ran")
 

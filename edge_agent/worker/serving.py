@@ -55,6 +55,7 @@ from edge_agent.wire.messages import (
 from edge_agent.wire.parts import TensorHeads
 from edge_agent.worker.epochs import Beside, NextEpoch, Opened
 from edge_agent.worker.lent import LentConnection, NotAsLent
+from edge_agent.worker.runners import Asked
 
 if TYPE_CHECKING:
     from edge_agent.worker.divided import DividedRunner
@@ -100,8 +101,8 @@ class Serving:
         self._tally = Tally(memoryview(bytearray(TALLY_BYTES)))
         self._lent: dict[int, LentConnection] = {}
         """By descriptor."""
-        self._on_others: dict[int, DividedRunner] = {}
-        """Who runs what is under way on other devices, by sequence."""
+        self._on_others: dict[int, tuple[DividedRunner, Asked]] = {}
+        """What is asked of other devices and not answered yet, by sequence."""
         self._settling = threading.Lock()
         """Held by who settles a request of a lent connection, or gives one back."""
         self._sending = threading.Lock()
@@ -236,9 +237,9 @@ class Serving:
             case Discard(epoch=epoch):
                 self._next_epoch.discard(epoch)
             case Abandon(sequence=sequence):
-                runner = self._on_others.get(sequence)
-                if runner is not None:
-                    runner.abandon(sequence)
+                if (found := self._on_others.get(sequence)) is not None:
+                    runner, asked = found
+                    runner.abandon(asked)
             case Listen() | Dial() | GiveUpRoute() | Compare():
                 self._tell_divided(message)
         return None
@@ -267,6 +268,10 @@ class Serving:
         if run.epoch != opened.epoch:
             # The agent waits for every request that it sent, so this is a fault of the agent.
             raise ProtocolError(f"request of epoch {run.epoch}, want {opened.epoch}")
+        if opened.divided is not None and (runner := opened.divided.runner) is not None:
+            # Before anything else is read, which may be that it is abandoned.
+            until_s = None if run.left_s is None else clock.monotonic_s() + run.left_s
+            self._on_others[run.sequence] = runner, Asked(until_s)
         if run.place is None:
             return lambda: self._answer_agent(opened, run, payload, _NO_ROOM)
         memory = self._memory_of(run.memory, run.place.end)
@@ -371,6 +376,8 @@ class Serving:
                 )
             )
             return
+        finally:
+            self._on_others.pop(run.sequence, None)
         self.send(
             Ran(
                 epoch=opened.epoch,
@@ -383,15 +390,10 @@ class Serving:
         )
 
     def _outputs(self, opened: Opened, run: Run, feeds: Arrays) -> Arrays:
-        divided = opened.divided
-        if divided is None or divided.runner is None:
+        if (found := self._on_others.get(run.sequence)) is None:
             return opened.runner.run(feeds, run.outputs)
-        until_s = None if run.left_s is None else clock.monotonic_s() + run.left_s
-        self._on_others[run.sequence] = divided.runner
-        try:
-            return divided.runner.run(feeds, run.outputs, until_s, run.sequence)
-        finally:
-            del self._on_others[run.sequence]
+        runner, asked = found
+        return runner.run(feeds, run.outputs, asked)
 
     def _answer_client(
         self, opened: Opened, lent: LentConnection, infer: Infer, feeds: Arrays

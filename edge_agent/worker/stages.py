@@ -143,8 +143,11 @@ class Stages:
     # ---- the owner
 
     def begin(self, run: int, route: int, feeds: Arrays, until_s: float | None) -> None:
-        """Send the inputs of a run to the stages of a route that take some."""
+        """Send the inputs of a run to the stages of a route that take some; nothing happens if it
+        was cancelled before."""
         with self._changing:
+            if run in self._ended:
+                return
             self._routes[run] = route
         for crossing in self._gives[OWNER]:
             if self._route_of[crossing.target] == route:

@@ -399,6 +399,10 @@ def _flood_until_barred(one: Peering, bad: Stranger) -> None:
     assert psutil.Process().memory_info().rss - before_bytes < 32 * 2**20
 
 
+LIBZMQ_READ_BYTES = 8192
+"""What libzmq reads from a connection at a time."""
+
+
 def flooded(one: Peering, who: Stranger, message: bytes, keys: KeyPair) -> list[DoorAnswer]:
     """What the door answers to many messages until it ends the connection."""
     knock = who.dial(endpoint_of(one), one.keys.public, keys)
@@ -426,8 +430,10 @@ def test_a_flood_at_the_door_is_ended_and_leads_to_a_bar(
     assert status_of(one, "bad").offences == 1
     # It comes back at once, and is not even admitted.
     assert bad.is_refused(one)
-    # What was under way is read, and no more of the thousands.
-    assert 1 <= one.counters["messages at the door dropped"] <= 3 * HIGH_WATER
+    # What libzmq had read is taken, and no more: its queue, which it fills again when it is half
+    # empty, and what came with the reads of its buffer.
+    under_way = 2 * HIGH_WATER + 3 * LIBZMQ_READ_BYTES // len(hello)
+    assert 1 <= one.counters["messages at the door dropped"] <= under_way
     while status_of(one, "bad").condition is not BARRED:
         flooded(one, bad, hello, bad.keys)
     assert status_of(one, "bad").offences == PATIENCE

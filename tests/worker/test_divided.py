@@ -16,6 +16,7 @@ from edge_agent import clock
 from edge_agent.engine.cancel import Cancellation
 from edge_agent.errors import DeadlineExceeded, PeerLost, RunFailed
 from edge_agent.tensors import Arrays
+from edge_agent.worker.runners import Asked
 from edge_agent.worker.stages import StageRunner
 from edge_agent.worker.streams import Stream
 from tests.system.running import wait_until
@@ -53,7 +54,7 @@ def chain_whole(feeds: Arrays) -> Arrays:
 
 
 def ask(made: Divided, x: np.ndarray, until_s: float | None = None) -> np.ndarray:
-    return made.runner.run({"x": x}, ["z"], until_s)["z"]
+    return made.runner.run({"x": x}, ["z"], Asked(until_s))["z"]
 
 
 def until_free(made: Divided) -> None:
@@ -241,6 +242,52 @@ def test_a_deadline_ends_a_run_everywhere() -> None:
         wait_until(lambda: waited, "the stage ends")
         until_free(made)
         assert made.routes[0].under_way == 0
+
+
+def test_an_abandoned_request_ends_wherever_it_is() -> None:
+    has_begun = threading.Event()
+
+    class Patient:
+        def run(self, _feeds: Arrays, _outputs: Sequence[str], cancel: Cancellation) -> Arrays:
+            has_begun.set()
+            wait_until(lambda: cancel.is_cancelled, "somebody tells it")
+            cancel.check()
+            raise AssertionError("it was cancelled")
+
+    runners: dict[int, StageRunner] = {**CHAIN_STAGES, 1: Patient()}
+    with (
+        divided(CHAIN, CHAIN_PLACES, runners, None, most=1) as made,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        run = partial(made.runner.run, {"x": X}, ["z"])
+        early, under_way, waiting = Asked(), Asked(), Asked()
+        made.runner.abandon(early)
+        with pytest.raises(DeadlineExceeded, match="nobody waits for it"):
+            run(early)
+        assert made.routes[0].begun == 0
+        first = pool.submit(run, under_way)
+        assert has_begun.wait(10)
+        second = pool.submit(run, waiting)
+        made.runner.abandon(waiting)  # before or after it began to wait for the route
+        with pytest.raises(DeadlineExceeded, match="nobody waits for it"):
+            second.result(10)
+        assert made.routes[0].under_way == 1
+        made.runner.abandon(under_way)
+        with pytest.raises(DeadlineExceeded, match="nobody waits for it"):
+            first.result(10)
+        until_free(made)
+        assert made.routes[0].under_way == 0
+        # That it has ended is no news then.
+        made.runner.abandon(under_way)
+
+
+def test_a_run_that_is_cancelled_before_it_begins_leaves_nothing() -> None:
+    with divided(CHAIN, CHAIN_PLACES, CHAIN_STAGES, None) as made:
+        stages = made.places[HOME].stages
+        stages.cancel(7)
+        stages.begin(7, 0, {"x": X}, None)
+        ask(made, X)
+        assert stages._routes == {}
 
 
 def test_a_run_whose_time_is_over_when_it_arrives_is_not_computed() -> None:

@@ -356,9 +356,14 @@ def test_a_request_is_abandoned_and_leaves_its_place_to_others(made: Made) -> No
         made.home.tell(Abandon(sequence=number))
     failed = {made.home.awaited(RunError)[0].sequence for _ in range(4)}
     assert failed == {1, 2, 3, 4}
+    # Also when that is known before the request has begun.
+    for number in range(5, 55):
+        made.run(number, X)
+        made.home.tell(Abandon(sequence=number))
+        assert made.home.awaited(RunError)[0].sequence == number
     os.kill(made.far.child.pid, signal.SIGCONT)
-    made.run(5, X)
-    assert made.answer()[0] == 5
+    made.run(55, X)
+    assert made.answer()[0] == 55
 
 
 def test_a_deadline_ends_a_request_on_all_devices(made: Made) -> None:

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import cast
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from edge_agent.transport.memory import OwnMemory
 from edge_agent.wire.arrays import pack_arrays, unpack_arrays
 from edge_agent.wire.frames import frame_parts
 from edge_agent.wire.messages import (
+    Abandon,
     Codec,
     Counted,
     Deployment,
@@ -39,7 +41,10 @@ from edge_agent.wire.parts import (
     ShapeCount,
 )
 from edge_agent.worker.by_shape import REPORT_S, ShapeCounter
+from edge_agent.worker.divided import DividedRunner, RouteState
+from edge_agent.worker.dividing import Divided
 from edge_agent.worker.epochs import Beside, Opened
+from edge_agent.worker.linking import Links
 from edge_agent.worker.serving import Serving
 
 WAIT_S = 10.0
@@ -158,6 +163,32 @@ def test_as_many_requests_run_at_once_as_there_are_instances() -> None:
         got = [agent.receive()[0] for _ in range(2)]
         assert sorted(m.sequence for m in got if isinstance(m, Ran)) == [1, 2]
         assert (len(agent.runner.threads), agent.runner.pinned) == (2, 2)
+
+
+def test_a_request_may_be_abandoned_before_a_thread_begins_it() -> None:
+    ours, theirs = local.pair()
+    never_free = RouteState(number=0, share=1.0, most=0)
+    runner = DividedRunner([never_free], None)
+    opened = Opened(
+        epoch=EPOCH,
+        runner=runner,
+        instances=1,
+        divided=Divided(links=cast(Links, None), runner=runner),
+    )
+    serves = Serving(FrameStream(theirs), opened, never)
+    agent = AgentEnd(FrameStream(ours), Doubling(), threading.Event())
+    with ours, theirs:
+        agent.send(7)
+        answer = serves._from_agent()
+        agent.stream.send(CODEC.encode(Abandon(sequence=7)))
+        # Another thread reads it before the first one has begun.
+        assert serves._from_agent() is None
+        assert answer is not None
+        answer()
+        message, _ = agent.receive()
+    assert isinstance(message, RunError)
+    assert (message.sequence, message.code) == (7, "deadline-exceeded")
+    assert serves._on_others == {}
 
 
 def test_a_run_that_fails_is_answered_and_the_next_one_runs() -> None:
