@@ -51,6 +51,7 @@ from edge_agent.wire.arguments import (
     text_of,
     texts_of,
     timeout_of,
+    wire_of,
 )
 from edge_agent.wire.arrays import pack_arrays, payload_bytes, unpack_arrays
 from edge_agent.wire.frames import Buffer, fill, nbytes, padding
@@ -259,6 +260,7 @@ class Client(PeerCalls, PlanCalls):
         samples: str | Path | None = None,
         allow: Sequence[str] = (),
         over: Sequence[str] | None = None,
+        wire: str | None = None,
         wait: bool = False,
         timeout_s: float | None = None,
     ) -> ModelState:
@@ -280,6 +282,9 @@ class Client(PeerCalls, PlanCalls):
                 within that share of their range (0.01 without a number).
             over: names of peers over which it is divided, whether it pays or not; (): it runs on
                 this device alone; None: over all of them, as it pays.
+            wire: `fp16` or `int8`, or with a number as in `fp16=0.05`: what float32 tensors may be
+                sent to other devices as, where that pays and the outputs stay within that share
+                of their range (0.01 without a number); None: they are sent as they are.
             wait: also wait until the plan is made and serves.
             timeout_s: how long to wait for the plan; None: no limit.
 
@@ -303,6 +308,7 @@ class Client(PeerCalls, PlanCalls):
             else path_of("samples", samples, "the path of a folder"),
             half_bound=half_bound(allow),
             over=None if over is None else texts_of("over", over, "names of peers"),
+            wire=wire_of(wire),
         )
         loaded = self._ask(message, Models).models[0]
         return self.wait(loaded.name, timeout_s) if wait else loaded

@@ -237,5 +237,7 @@ class Planned:
     """For people: which devices are left out of everything and why, whose times are estimated."""
     names: tuple[tuple[DeviceId, str], ...] = ()
     """What people call the devices that are not called by their ids."""
+    narrowed: tuple[tuple[DeviceId, DeviceId], ...] = ()
+    """From which device to which tensors are sent in fewer bits, as far as they go that way."""
     division: str = ""
     """Of which division of the model the segments are: `ModelSummary.division`."""

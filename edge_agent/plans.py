@@ -11,7 +11,7 @@ from types import MappingProxyType
 from edge_agent.devices import Device, DeviceId, UnitId
 from edge_agent.profiles import Configuration, Placement, RatioInterval, Rejection
 from edge_agent.subgraphs import ComplexityScore, ModelId, SegmentRange
-from edge_agent.tensors import Shape, TensorName
+from edge_agent.tensors import Shape, TensorName, WireType
 
 
 class Target(StrEnum):
@@ -242,6 +242,25 @@ class DeployedStage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AllowedWire:
+    """The user's word that tensors may be sent in fewer bits."""
+
+    type: WireType
+    bound: float
+    """How far outputs may then be from those of the model as it is, as a share of their range."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentAs:
+    """What one stage hands to another one is sent in fewer bits."""
+
+    source: int
+    """Number of a stage; −1: the owner."""
+    target: int
+    wire: WireType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DividedPlan:
     """A plan over several devices, and what was found out when it was compared with the plan of
     its owner alone."""
@@ -271,6 +290,11 @@ class DividedPlan:
     lost: tuple[str, ...] = ()
     """By route, why it is of no use any more; "" if it is."""
     epoch: int = 0
+    sent_as: tuple[SentAs, ...] = ()
+    """Where tensors are sent in fewer bits."""
+    wire_refused: str = ""
+    """Why none are, although the user allows it and it would pay; "" if nothing speaks against
+    it."""
 
     def __str__(self) -> str:
         routes = []

@@ -19,6 +19,7 @@ from edge_agent.hardware import DeviceProfile
 from edge_agent.plans import Bound, Target
 from edge_agent.profiles import Configuration, SegmentTimes
 from edge_agent.summaries import ModelSummary
+from edge_agent.tensors import WireType
 
 CHUNK_BYTES = 1 << 20
 """Tensors cross a link in chunks of this many bytes."""
@@ -119,10 +120,26 @@ class Link:
     bytes at a time. "": its own wire."""
     joules_per_byte: float = 0.0
     """Of both network interfaces together, beside the processors' work."""
+    wire: WireType | None = None
+    """As what float32 tensors are sent; None: as they are."""
+    ratio: float = 1.0
+    """Bytes that are sent for each byte of tensors."""
+    narrow_s_per_byte: float = 0.0
+    """Processor time of one core of the source for each byte of tensors, to make fewer of it, and
+    `widen_s_per_byte` of the target."""
+    widen_s_per_byte: float = 0.0
 
     def __post_init__(self) -> None:
         where = f"link {self.source}-{self.target}"
-        _check_numbers(where, latency_s=self.latency_s, joules_per_byte=self.joules_per_byte)
+        _check_numbers(
+            where,
+            latency_s=self.latency_s,
+            joules_per_byte=self.joules_per_byte,
+            narrow_s_per_byte=self.narrow_s_per_byte,
+            widen_s_per_byte=self.widen_s_per_byte,
+        )
+        if not 0 < self.ratio <= 1:
+            raise ValueError(f"{where}: got a ratio of {self.ratio:g}, want above 0 to 1")
         if not (math.isfinite(self.goodput_bytes_per_s) and self.goodput_bytes_per_s > 0):
             raise ValueError(
                 f"{where}: got goodput_bytes_per_s {self.goodput_bytes_per_s:g}, want above 0"
@@ -217,6 +234,9 @@ class Surroundings:
     """As of `PlanningPeer`."""
     most_crossing_bytes: int | None = None
     """As of `PlannedDevice`."""
+    wire: WireType | None = None
+    """As what float32 tensors may be sent between devices where that pays; None: only as they
+    are."""
     keeps_whole: bool = False
     """Whether the owner holds a plan of the whole model in memory, to fall back on, and has only
     the rest for what it does in another one. `held_bytes` and the statistics are without it."""

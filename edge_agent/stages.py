@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from edge_agent.subgraphs import ModelId, SegmentRange
-from edge_agent.tensors import Shape, TensorName, TensorSpec
+from edge_agent.tensors import Shape, TensorName, TensorSpec, WireType
 
 OWNER: Final = -1
 """Stands for the owner where a stage has a number: it sends the inputs and takes the outputs."""
@@ -21,6 +21,8 @@ class Crossing:
     """Number of a stage, or `OWNER`."""
     target: int
     tensors: tuple[TensorName, ...]
+    wire: WireType | None = None
+    """As what it is sent to another device; None: as it is."""
 
     def __post_init__(self) -> None:
         if self.source == self.target:

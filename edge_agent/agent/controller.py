@@ -207,6 +207,7 @@ class Controller:
                 samples=admitted.samples,
                 half_bound=message.half_bound,
                 over=message.over,
+                wire=message.wire,
             )
             loaded = Loaded(record=record, lane=lane, serve=serve, worker=worker)
             self._remember(loaded)

@@ -18,7 +18,7 @@ from edge_agent.agent.layouts import Layout
 from edge_agent.agent.loaded import Loaded
 from edge_agent.agent.own_part import OwnPart
 from edge_agent.agent.stations import OfDivided
-from edge_agent.agent.trials import Deployed, Means, Trial
+from edge_agent.agent.trials import Deployed, Means, Trial, WireRefused
 from edge_agent.devices import DeviceId
 from edge_agent.errors import (
     BuilderLost,
@@ -299,8 +299,16 @@ class Deployer:
         work.state, work.fraction, work.what = "failed", 1.0, why
 
     def _divide_or_again(self, loaded: Loaded, stopped: threading.Event, *, is_fresh: bool) -> None:
+        if is_fresh:
+            loaded.dividing.wire_refused = ""
         try:
             self._divide(loaded, stopped, is_fresh=is_fresh)
+        except WireRefused as refused:
+            log.warning(
+                "%s is divided again with tensors sent as they are: %s", loaded.record.name, refused
+            )
+            loaded.dividing.wire_refused = str(refused)
+            self._divide(loaded, stopped, is_fresh=False)
         except StorageError as error:
             # What was kept of a stage may be damaged, or of another version: it is forgotten now.
             log.warning("%s is divided again: %s", loaded.record.name, error)

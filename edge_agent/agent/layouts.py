@@ -14,7 +14,7 @@ from edge_agent.distributions import Distribution, PlacedSubgraph, Route
 from edge_agent.errors import UsageError
 from edge_agent.stages import OWNER, Crossing, StageModel
 from edge_agent.subgraphs import SegmentRange
-from edge_agent.tensors import Shape, TensorName, TensorSpec, size_bytes
+from edge_agent.tensors import Shape, TensorName, TensorSpec, WireType, size_bytes
 from edge_agent.wire.hosting import MAX_STAGES, MAX_UNDER_WAY, Neighbour, RouteShare
 
 UNKNOWN_BYTES: Final = 4 << 20
@@ -111,13 +111,15 @@ def crossings_of(
     models: Mapping[int, StageModel],
     outputs: Sequence[TensorName],
     owner: DeviceId,
-    is_linked: Callable[[DeviceId, DeviceId], bool],
+    wire_of: Callable[[DeviceId, DeviceId], WireType | None] = lambda _source, _target: None,
 ) -> tuple[Crossing, ...]:
-    """What each stage hands to which; `models` are by the numbers of the stages.
+    """What each stage hands to which; `models` are by the numbers of the stages. `wire_of` says as
+    what it is sent from one device to another.
 
-    A value goes straight to the stage that reads it where their devices are linked, and else from
-    stage to stage. What may be left out of a request crosses nothing: a request that has it is run
-    by the owner.
+    A value goes straight to the stage that reads it from and to the owner, which has a connection
+    with every peer, and else from stage to stage: whether two peers have one, the plan shows where
+    it lets them follow each other. What may be left out of a request crosses nothing: a request
+    that has it is run by the owner.
     """
     device = {OWNER: owner} | {stage.number: stage.device for stage in layout.stages}
     crossing: dict[tuple[int, int], dict[TensorName, None]] = {}
@@ -132,15 +134,20 @@ def crossings_of(
         for stage in route:
             wanted = [s.name for s in models[stage].inputs if not s.has_default]
             for name in wanted:
-                hand(name, _path(made.get(name, OWNER), stage, route, device, is_linked))
+                hand(name, _path(made.get(name, OWNER), stage, route, device))
             if not any(target == stage for _, target in crossing):
                 crossing[OWNER, stage] = {}  # it has to be told when to begin
             made |= {spec.name: stage for spec in models[stage].outputs}
         for name in outputs:
             if name in made:
-                hand(name, _path(made[name], OWNER, route, device, is_linked))
+                hand(name, _path(made[name], OWNER, route, device))
     return tuple(
-        Crossing(source=source, target=target, tensors=tuple(names))
+        Crossing(
+            source=source,
+            target=target,
+            tensors=tuple(names),
+            wire=wire_of(device[source], device[target]),
+        )
         for (source, target), names in sorted(crossing.items())
     )
 
@@ -150,11 +157,10 @@ def _path(
     target: int,
     route: Sequence[int],
     device: Mapping[int, DeviceId],
-    is_linked: Callable[[DeviceId, DeviceId], bool],
 ) -> list[int]:
-    """The stages that a value passes: neighbours of a route are linked, as the plan has it."""
+    """The stages that a value passes."""
     one, other = device[source], device[target]
-    if one == other or is_linked(one, other):
+    if one == other or device[OWNER] in (one, other):
         return [source, target]
     begin = 0 if source == OWNER else route.index(source) + 1
     end = len(route) if target == OWNER else route.index(target)

@@ -78,6 +78,9 @@ class Dividing:
     what: str = ""
     plan: DividedPlan | None = None
     """The last one that was tried."""
+    wire_refused: str = ""
+    """Why tensors are sent as they are although the user allows fewer bits; "" if nothing speaks
+    against it."""
 
 
 @dataclass(slots=True, eq=False)

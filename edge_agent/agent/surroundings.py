@@ -32,6 +32,7 @@ class AroundModels:
         over = loaded.record.over
         known = [k for k in self._company.known() if _is_usable(k) and _is_wanted(k, over)]
         keys = self._device_keys()
+        allowed = None if loaded.dividing.wire_refused else loaded.record.wire
         return Surroundings(
             peers=tuple(
                 PlanningPeer(
@@ -46,6 +47,7 @@ class AroundModels:
             ),
             links=tuple(found.link for found in measured_links(known)),
             profile=self._company.own_profile(),
+            wire=None if allowed is None else allowed.type,
             keeps_whole=True,
         )
 

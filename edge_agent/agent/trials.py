@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -27,13 +27,13 @@ from edge_agent.config import Settings
 from edge_agent.devices import THIS_DEVICE, DeviceId
 from edge_agent.distributions import Distribution, Planned
 from edge_agent.errors import BuilderLost, StorageError
-from edge_agent.plans import DeployedStage, DividedPlan, Epoch, ExecutionPlan, Target
+from edge_agent.plans import DeployedStage, DividedPlan, Epoch, ExecutionPlan, SentAs, Target
 from edge_agent.problems import Surroundings
 from edge_agent.profiles import StageTimes
-from edge_agent.stages import StageModel
+from edge_agent.stages import Crossing, StageModel
 from edge_agent.store.stage_content import places
 from edge_agent.subgraphs import ModelId, SegmentRange
-from edge_agent.tensors import Shape, TensorName
+from edge_agent.tensors import Shape, TensorName, WireType
 from edge_agent.wire.cutting import CutStages
 from edge_agent.wire.hosting import Compare, Compared, RouteShare
 from edge_agent.wire.planning import PlanLoaded
@@ -110,6 +110,10 @@ class Found:
     """What is to serve; None: this device alone."""
 
 
+class WireRefused(Exception):
+    """Answers are too far off with tensors in fewer bits; its text says how far."""
+
+
 class Trial:
     """One trial for one model, by one thread."""
 
@@ -132,11 +136,13 @@ class Trial:
         self._is_fresh = is_fresh
         self._models: dict[SegmentRange, StageModel] = {}
         self._own: OwnPart | None = None
+        self._narrowed: frozenset[tuple[DeviceId, DeviceId]] = frozenset()
+        """From where to where tensors are sent in fewer bits."""
 
     def run(self, around: Callable[[], Surroundings]) -> Found:
         """Plan, prepare, plan again, open, compare. `around` is what there is to plan over.
 
-        Raises: as `Attempt`.
+        Raises: WireRefused; as `Attempt`.
         """
         planned = self._planned(around())
         best = _best(planned)
@@ -180,7 +186,9 @@ class Trial:
             ),
             is_unwanted=self._attempt.is_stopped,
         )
-        return unpack(answer.planned)
+        planned = unpack(answer.planned)
+        self._narrowed = frozenset(planned.narrowed)
+        return planned
 
     # ---- preparing
 
@@ -241,7 +249,7 @@ class Trial:
     def _opened(self, best: Distribution, ready: Ready) -> Found:
         loaded, attempt, means = self._loaded, self._attempt, self._means
         outputs = [spec.name for spec in loaded.lane.outputs]
-        crossings = crossings_of(ready.layout, ready.models, outputs, THIS_DEVICE, self._is_linked)
+        crossings = crossings_of(ready.layout, ready.models, outputs, THIS_DEVICE, self._wire_of)
         at_once = {n: prepared.built.instances for n, prepared in ready.own.items()}
         routes = shares_of(
             ready.layout,
@@ -268,12 +276,15 @@ class Trial:
                 for prepared in ready.own.values():
                     means.preparing.forget(prepared.hosted.key)
                 raise
-        compared = self._compared(own, routes)
+        sent_as = tuple(_sent_as(crossings))
+        compared = self._compared(own, routes, is_narrowed=bool(sent_as))
+        if compared.wrong and sent_as:
+            raise WireRefused(compared.wrong)
         is_asked = bool(loaded.record.over) and not compared.wrong
         reason = _reason(compared)
         if is_asked:
             reason = f"divided as asked, whether it pays or not: {compared.evidence}"
-        plan = self._told_of(best, ready, reason, compared, is_asked=is_asked)
+        plan = self._told_of(best, ready, reason, compared, sent_as, is_asked=is_asked)
         if not plan.is_used:
             self.give_up()
             return Found(plan=plan)
@@ -289,12 +300,13 @@ class Trial:
         required = {spec.name for spec in self._loaded.lane.inputs if not spec.has_default}
         return [(name, shape) for name, shape in self._plan.shapes if name in required]
 
-    def _is_linked(self, one: DeviceId, other: DeviceId) -> bool:
-        # The owner has a connection with every peer; whether two of them have one, the plan shows
-        # where it lets them follow each other.
-        return THIS_DEVICE in (one, other)
+    def _wire_of(self, source: DeviceId, target: DeviceId) -> WireType | None:
+        allowed = self._loaded.record.wire
+        return allowed.type if allowed and (source, target) in self._narrowed else None
 
-    def _compared(self, own: OwnPart, routes: Sequence[RouteShare]) -> Compared:
+    def _compared(
+        self, own: OwnPart, routes: Sequence[RouteShare], *, is_narrowed: bool
+    ) -> Compared:
         loaded, means, attempt = self._loaded, self._means, self._attempt
         is_latency = loaded.record.target is Target.LATENCY
         whole = self._models[self._whole]
@@ -306,7 +318,7 @@ class Trial:
             callers=1 if is_latency else sum(route.most for route in routes),
             alone_callers=1 if is_latency else max(loaded.serve.instances, 1),
             is_quantised=self._plan.is_quantised,
-            float_bound=loaded.record.half_bound,
+            float_bound=self._float_bound(is_narrowed=is_narrowed),
         )
         until_s = clock.monotonic_s() + MOST_COMPARING_S
         while True:
@@ -322,6 +334,14 @@ class Trial:
             if compared.is_decided or not left or loaded.record.over:
                 return compared
 
+    def _float_bound(self, *, is_narrowed: bool) -> float | None:
+        """As `Compare` has it: as much as the user allows to whatever there is."""
+        record = self._loaded.record
+        bounds = [record.half_bound] if record.half_bound is not None else []
+        if is_narrowed and record.wire is not None:
+            bounds.append(record.wire.bound)
+        return max(bounds, default=None)
+
     # ---- telling
 
     def _told_of(
@@ -330,6 +350,7 @@ class Trial:
         ready: Ready,
         reason: str,
         compared: Compared | None = None,
+        sent_as: tuple[SentAs, ...] = (),
         *,
         is_asked: bool = False,
     ) -> DividedPlan:
@@ -367,6 +388,8 @@ class Trial:
             alone_over_divided=compared.alone_over_divided if compared else None,
             control=compared.control if compared else None,
             epoch=self._attempt.epoch.number,
+            sent_as=sent_as,
+            wire_refused=self._loaded.dividing.wire_refused,
         )
 
 
@@ -377,6 +400,12 @@ def _best(planned: Planned) -> Distribution | None:
         return None
     devices = {part.device for route in best.routes for part in route.parts()}
     return best if devices - {THIS_DEVICE} else None
+
+
+def _sent_as(crossings: Iterable[Crossing]) -> Iterator[SentAs]:
+    for crossing in crossings:
+        if crossing.wire is not None:
+            yield SentAs(source=crossing.source, target=crossing.target, wire=crossing.wire)
 
 
 def _reason(compared: Compared) -> str:

@@ -30,8 +30,15 @@ def divided_lines(plan: DividedPlan | None, state: ModelState) -> list[str]:
             f"one request, measured {_rate(plan.measured_per_s)} and "
             f"{_ms(plan.measured_latency_s)}; this device alone {_rate(plan.alone_per_s)}"
         )
+    lines += [f"  {_end(s.source)} → {_end(s.target)}: sent as {s.wire}" for s in plan.sent_as]
+    if plan.wire_refused:
+        lines.append(f"  tensors are sent as they are: in fewer bits, {plan.wire_refused}")
     lines += [f"  route {number} is lost: {why}" for number, why in enumerate(plan.lost) if why]
     return lines
+
+
+def _end(stage: int) -> str:
+    return "owner" if stage < 0 else f"stage {stage}"
 
 
 def _rate(per_s: float | None) -> str:

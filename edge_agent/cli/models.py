@@ -88,6 +88,12 @@ def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
         "over all peers, as it pays)",
     )
     where.add_argument("--alone", action="store_true", help="run the model on this device alone")
+    load.add_argument(
+        "--wire",
+        metavar="fp16|int8[=BOUND]",
+        help="let float32 tensors cross to other devices in fewer bits where that pays and the "
+        f"outputs stay within this share of their range (default {HALF_BOUND:g})",
+    )
     load.add_argument("--wait", action="store_true", help="wait until the plan serves")
     load.set_defaults(run=run_load)
 
@@ -169,6 +175,7 @@ def run_load(options: argparse.Namespace) -> int:
             samples=options.samples,
             allow=options.allow,
             over=() if options.alone else options.over,
+            wire=options.wire,
         )
         return _tell(await_plan(client, state.name) if options.wait else state, options)
 

@@ -13,6 +13,8 @@ from edge_agent.tensors import Shape
 _FLOAT = 1
 _UINT8 = 2
 _STRING = 8
+_INT = 2
+"""Type of an attribute that is a whole number."""
 _IR_VERSION = 8
 
 
@@ -115,6 +117,44 @@ def quantised_model(side: int, weight: bytes, out_scale: float) -> bytes:
     ends = (_declaration(11, "x", square), _declaration(12, "y", square))
     graph = _nested(7, *nodes, _nested(2, b"tiny"), *constants, *ends)
     return _number(1, _IR_VERSION) + graph + _nested(8, _nested(1), _number(2, 13))
+
+
+def vector_model(
+    operator: str,
+    *,
+    opset: int,
+    inputs: Sequence[tuple[str, int]],
+    outputs: Sequence[tuple[str, int]],
+    attributes: Sequence[tuple[str, int]] = (),
+) -> bytes:
+    """A model of one ai.onnx node with whole numbers as attributes.
+
+    `inputs` and `outputs` are (name, data type as in onnx.TensorProto). The first of each is a
+    vector of any length, the others are scalars.
+    """
+    node = _nested(
+        1,
+        *(_nested(1, name.encode()) for name, _ in inputs),
+        *(_nested(2, name.encode()) for name, _ in outputs),
+        _nested(4, operator.encode()),
+        *(
+            _nested(5, _nested(1, name.encode()), _number(3, value), _number(20, _INT))
+            for name, value in attributes
+        ),
+    )
+    ends = [
+        _open_declaration(field, name, kind, is_vector=not at)
+        for field, values in ((11, inputs), (12, outputs))
+        for at, (name, kind) in enumerate(values)
+    ]
+    graph = _nested(7, node, _nested(2, b"tiny"), *ends)
+    return _number(1, _IR_VERSION) + graph + _nested(8, _nested(1), _number(2, opset))
+
+
+def _open_declaration(field: int, name: str, data_type: int, *, is_vector: bool) -> bytes:
+    dims = _nested(2, *([_nested(1, _nested(2, b"N"))] if is_vector else []))
+    tensor = _nested(1, _number(1, data_type), dims)
+    return _nested(field, _nested(1, name.encode()), _nested(2, tensor))
 
 
 def _node(operator: str, inputs: tuple[str, ...], output: str) -> bytes:

@@ -89,6 +89,7 @@ def answer_loaded(
         appraisals=tuple(appraisals),
         notes=posed.notes,
         names=names,
+        narrowed=tuple((k.source, k.target) for k in problem.links if k.wire is not None),
         division=problem.summary.division,
     )
 

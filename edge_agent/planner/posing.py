@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from edge_agent.devices import THIS_DEVICE, ComputeUnit, DeviceId
 from edge_agent.distributions import LeftOut
@@ -18,6 +19,7 @@ from edge_agent.errors import BadRequest
 from edge_agent.hardware import DeviceProfile, NetworkProfile
 from edge_agent.planning.calibrate import calibrated_device
 from edge_agent.planning.estimate import network_s_per_byte, planned_device, planned_unit
+from edge_agent.planning.narrowing import narrowed
 from edge_agent.planning.present import spared_text
 from edge_agent.planning.short import bytes_text
 from edge_agent.planning.stage_times import MeasuredSegments, with_stages
@@ -39,6 +41,9 @@ from edge_agent.summaries import ModelSummary
 
 Stages = Mapping[DeviceId, Sequence[StageTimes]]
 """What was measured of stages of the model, by the device that hosted them, the newest last."""
+
+
+_HERE: Final = "this device"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +88,11 @@ def pose(
         devices, measured, left_out = _peers(model, around, stages or {}, is_for_throughput)
         _check_pins(pins, left_out, dict(names))
         own = _owner(model, around)
-        used = {device.id for device in devices}
         problem = Problem(
             summary=model.summary,
             devices=(own, *devices),
             owner=own.id,
-            links=tuple(_links(around, {own.id, *used})),
+            links=tuple(_links(around, (own, *devices), model.summary)),
             statistics=tuple(_statistics(around, (own, *devices))),
             pins=(*pins, *(_own_pins(model) if devices else ())),
             bounds=bounds,
@@ -215,8 +219,14 @@ def _peer(
     return with_stages(device, profile, summary, stages)
 
 
-def _links(around: Surroundings, known: set[DeviceId]) -> Iterator[Link]:
-    return (link for link in around.links if link.source in known and link.target in known)
+def _links(
+    around: Surroundings, devices: Sequence[PlannedDevice], summary: ModelSummary
+) -> Iterator[Link]:
+    known = {device.id: device for device in devices}
+    for link in around.links:
+        if link.source in known and link.target in known:
+            ends = known[link.source], known[link.target]
+            yield link if around.wire is None else narrowed(link, *ends, around.wire, summary)
 
 
 def _statistics(
@@ -274,6 +284,15 @@ def _notes(posed: Posed, around: Surroundings) -> Iterator[str]:
         if device.is_estimated:
             because = f" ({device.estimated_because})" if device.estimated_because else ""
             yield f"Times on {names[device.id]}{because} are estimated from {by}."
+    fewer = [
+        f"{names.get(link.source, _HERE)} → {names.get(link.target, _HERE)} "
+        f"({100 * link.ratio:.0f} % of the bytes)"
+        for link in problem.links
+        if link.wire is not None
+    ]
+    if around.wire is not None:
+        where = ", ".join(fewer) or "nowhere"
+        yield f"Tensors are sent as {around.wire} where that pays: {where}."
     if posed.whole is not None:
         kept = bytes_text(whole_bytes(problem.summary))
         yield f"The whole model stays in memory on this device, to fall back on: {kept}."

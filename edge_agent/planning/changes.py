@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from edge_agent.devices import DeviceId
 from edge_agent.distributions import PlacedFork, PlacedSubgraph, Route
 from edge_agent.planning.metrics import core_w, sending_joules_per_byte
+from edge_agent.planning.narrowing import as_it_is
 from edge_agent.problems import Link, Problem
 from edge_agent.profiles import Configuration
 
@@ -142,7 +143,7 @@ def _sending_joules(problem: Problem, device: DeviceId, size_bytes: int) -> floa
 def _link_to(problem: Problem, device: DeviceId) -> Link | None:
     """The link that weights take to a device: from the owner, or else the best."""
     link = problem.link(problem.owner, device)
-    if link is not None:
-        return link
-    into = [k for k in problem.links if k.target == device]
-    return max(into, key=lambda k: k.goodput_bytes_per_s, default=None)
+    if link is None:
+        into = [k for k in problem.links if k.target == device]
+        link = max(into, key=lambda k: k.goodput_bytes_per_s, default=None)
+    return None if link is None else as_it_is(link)

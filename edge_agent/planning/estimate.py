@@ -43,7 +43,7 @@ kinds of units nothing is known."""
 _AVAILABLE = 0.75
 """The share of the memory that is left to models, where the profile does not say."""
 _SEND_S_PER_BYTE, _RECEIVE_S_PER_BYTE = 0.6e-9, 1.3e-9
-_ENCRYPTED_S_PER_BYTE = 2.4e-9
+ENCRYPTED_S_PER_BYTE = 2.4e-9
 """Processor time of a desktop core, where the profile does not say."""
 _OWN_MEMORY_S_PER_BYTE = 1 / 12e9
 """Into memory of the unit's own and back, where the profile does not say: PCIe 3.0 x16."""
@@ -161,8 +161,8 @@ def network_s_per_byte(
     """Processor time of one core for each byte that is sent, and that is received."""
     if is_encrypted:
         return (
-            _value(network.encrypted_send_s_per_byte, _ENCRYPTED_S_PER_BYTE),
-            _value(network.encrypted_receive_s_per_byte, _ENCRYPTED_S_PER_BYTE),
+            _value(network.encrypted_send_s_per_byte, ENCRYPTED_S_PER_BYTE),
+            _value(network.encrypted_receive_s_per_byte, ENCRYPTED_S_PER_BYTE),
         )
     return (
         _value(network.send_s_per_byte, _SEND_S_PER_BYTE),

@@ -8,7 +8,9 @@ paid between subgraphs on one accelerator; between two in NHWC on the host's cor
 **Sending** b bytes takes `latency + first * (send + wire + receive) + rest * slowest`, where `wire`
 is 1 / goodput, `send` and `receive` are the processor times per byte, `first` is at most one
 chunk, `rest` the other bytes, and `slowest` the greatest of the three: chunks follow each other
-through a pipeline of three steps. Requests start at the owner, and answers end there.
+through a pipeline of three steps. Where a link carries fewer bytes than values have, all three are
+less by its `ratio`, and `send` and `receive` more by what narrowing and widening take. Requests
+start at the owner, and answers end there.
 
 **Throughput.** Every resource has one second per second: the cores of a device, each of its
 accelerators, each link, each medium. A run keeps its resource busy for its time over the instances
@@ -71,6 +73,7 @@ class Sending:
     boundary: int
     """Before which segment, or the number of segments at the end."""
     size_bytes: int
+    """Of the values, however few are sent for them."""
     took_s: float
     send_s: float
     """Processor time of one core, at the source and at the target."""
@@ -78,6 +81,11 @@ class Sending:
     wire_s: float
     """How long the link is busy."""
     start_s: float
+
+    @property
+    def sent_bytes(self) -> float:
+        """What the link carries."""
+        return self.size_bytes * self.link.ratio
 
 
 Leg = Computing | Sending
@@ -212,12 +220,22 @@ def route_joules(problem: Problem, found: Sequence[Leg]) -> float:
 
 
 def sending_joules_per_byte(problem: Problem, link: Link) -> float:
-    """Modelled energy of a byte on a link: of the link, and of the processors at both ends."""
+    """Modelled energy of a byte of tensors on a link: of the link, and of the processors at both
+    ends."""
+    source, target = problem.device(link.source), problem.device(link.target)
+    send_s_per_byte, receive_s_per_byte = _undisturbed_s_per_byte(problem, link)
+    return (
+        link.joules_per_byte * link.ratio
+        + send_s_per_byte * core_w(source)
+        + receive_s_per_byte * core_w(target)
+    )
+
+
+def _undisturbed_s_per_byte(problem: Problem, link: Link) -> tuple[float, float]:
     source, target = problem.device(link.source), problem.device(link.target)
     return (
-        link.joules_per_byte
-        + source.send_s_per_byte * core_w(source)
-        + target.receive_s_per_byte * core_w(target)
+        source.send_s_per_byte * link.ratio + link.narrow_s_per_byte,
+        target.receive_s_per_byte * link.ratio + link.widen_s_per_byte,
     )
 
 
@@ -243,7 +261,7 @@ def unit_of(device: PlannedDevice, configuration: Configuration) -> PlannedUnit:
 
 def route_bytes(found: Sequence[Leg]) -> float:
     """Bytes between devices per request."""
-    return float(sum(leg.size_bytes for leg in found if isinstance(leg, Sending)))
+    return sum(leg.sent_bytes for leg in found if isinstance(leg, Sending))
 
 
 def memory_pool(device: PlannedDevice, configuration: Configuration) -> str:
@@ -350,12 +368,17 @@ def _known_bytes(problem: Problem, boundary: int) -> int:
 
 
 def processor_s_per_byte(problem: Problem, link: Link) -> tuple[float, float]:
-    """Seconds of one core for each byte, at the source and at the target of a link."""
-    source, target = problem.device(link.source), problem.device(link.target)
+    """Seconds of one core for each byte of tensors, at the source and at the target of a link."""
+    send_s_per_byte, receive_s_per_byte = _undisturbed_s_per_byte(problem, link)
     return (
-        source.send_s_per_byte * slowdown(problem, source.id, HOST_UNIT),
-        target.receive_s_per_byte * slowdown(problem, target.id, HOST_UNIT),
+        send_s_per_byte * slowdown(problem, link.source, HOST_UNIT),
+        receive_s_per_byte * slowdown(problem, link.target, HOST_UNIT),
     )
+
+
+def wire_s_per_byte(link: Link) -> float:
+    """Seconds for which a byte of tensors keeps a link busy."""
+    return link.ratio / link.goodput_bytes_per_s
 
 
 def _sending(
@@ -377,14 +400,14 @@ def _sending(
         took_s=sending_s(
             size_bytes,
             latency_s=link.latency_s,
-            wire_s_per_byte=1.0 / link.goodput_bytes_per_s,
+            wire_s_per_byte=wire_s_per_byte(link),
             send_s_per_byte=send_s_per_byte,
             receive_s_per_byte=receive_s_per_byte,
             chunk_bytes=problem.chunk_bytes,
         ),
         send_s=size_bytes * send_s_per_byte,
         receive_s=size_bytes * receive_s_per_byte,
-        wire_s=size_bytes / link.goodput_bytes_per_s,
+        wire_s=size_bytes * wire_s_per_byte(link),
         start_s=start_s,
     )
 

@@ -214,9 +214,10 @@ def _leg_text(problem: Problem, leg: Leg, width: int) -> str:
         case Sending():
             link = leg.link
             medium = f" over {link.medium}" if link.medium else ""
+            wire = f" as {link.wire}" if link.wire else ""
             return (
                 f"{link.source} → {link.target}{medium}, {_boundary_text(problem, leg.boundary)}: "
-                f"{bytes_text(leg.size_bytes)}: latency {ms_text(link.latency_s)}, wire "
+                f"{bytes_text(leg.sent_bytes)}{wire}: latency {ms_text(link.latency_s)}, wire "
                 f"{ms_text(leg.wire_s)}, processors {ms_text(leg.send_s)} and "
                 f"{ms_text(leg.receive_s)}"
             )

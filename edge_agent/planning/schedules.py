@@ -37,6 +37,7 @@ from edge_agent.planning.metrics import (
     latency_s,
     processor_s_per_byte,
     sending_s,
+    wire_s_per_byte,
 )
 from edge_agent.planning.tables import Floats, Tables, sends_between
 from edge_agent.problems import Link, Problem
@@ -290,7 +291,7 @@ class _Way:
         return sending_s(
             size_bytes,
             latency_s=self.link.latency_s,
-            wire_s_per_byte=1.0 / self.link.goodput_bytes_per_s,
+            wire_s_per_byte=wire_s_per_byte(self.link),
             send_s_per_byte=self.send_s_per_byte,
             receive_s_per_byte=self.receive_s_per_byte,
             chunk_bytes=problem.chunk_bytes,

@@ -22,14 +22,16 @@ from edge_agent.planning.metrics import (
     crossing_bytes,
     host_resource,
     memory_pool,
+    processor_s_per_byte,
     resource_of,
     sending_joules_per_byte,
     unit_of,
+    wire_s_per_byte,
 )
 from edge_agent.planning.present import is_spared, pool_bytes, slowdown
 from edge_agent.plans import Target
 from edge_agent.problems import PlannedDevice, Problem
-from edge_agent.profiles import HOST_UNIT, Configuration, SegmentTimes
+from edge_agent.profiles import Configuration, SegmentTimes
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -357,6 +359,7 @@ def _sends(
 ) -> Sends:
     """What sending `sizes`, of the same last axis as `pairs`, costs; NaN cannot be sent."""
     rates = np.array([_rates(problem, a, b) for a, b in pairs])
+    ratios = np.array([_ratio(problem, a, b) for a, b in pairs])
     is_far = np.array([a != b for a, b in pairs])
     limits = np.array([_limit(problem, b) for _, b in pairs])
     latency, wire, send, receive, joules, source_cores, target_cores = rates.T
@@ -370,7 +373,7 @@ def _sends(
         penalty=np.where(is_far & ~is_possible, np.inf, 0.0),
         seconds=np.where(is_far, seconds, 0.0),
         joules=np.where(is_far, known * joules, 0.0),
-        size_bytes=np.where(is_far, known, 0.0),
+        size_bytes=np.where(is_far, known * ratios, 0.0),
         link_seconds=np.where(is_far, known * wire, 0.0),
         source_seconds=np.where(is_far, known * send / source_cores, 0.0),
         target_seconds=np.where(is_far, known * receive / target_cores, 0.0),
@@ -388,19 +391,22 @@ def _rates(
     target: DeviceId,
 ) -> tuple[float, ...]:
     """(latency; seconds per byte of wire, sender and receiver; joules per byte; cores of both)."""
-    a, b = problem.device(source), problem.device(target)
     link = problem.link(source, target)
     if link is None:
         return 0.0, np.inf, 0.0, 0.0, 0.0, 1.0, 1.0
     return (
         link.latency_s,
-        1.0 / link.goodput_bytes_per_s,
-        a.send_s_per_byte * slowdown(problem, source, HOST_UNIT),
-        b.receive_s_per_byte * slowdown(problem, target, HOST_UNIT),
+        wire_s_per_byte(link),
+        *processor_s_per_byte(problem, link),
         sending_joules_per_byte(problem, link),
-        float(a.cores),
-        float(b.cores),
+        float(problem.device(source).cores),
+        float(problem.device(target).cores),
     )
+
+
+def _ratio(problem: Problem, source: DeviceId, target: DeviceId) -> float:
+    link = problem.link(source, target)
+    return 1.0 if link is None else link.ratio
 
 
 def _shaped(sends: Sends, shape: tuple[int, ...]) -> Sends:

@@ -216,7 +216,7 @@ def bar_name(bar: Bar) -> str:
         case Computing():
             return f"[{leg.segments}]{_branches(leg.what)}"
         case Sending():
-            return bytes_text(leg.size_bytes)
+            return bytes_text(leg.sent_bytes)
 
 
 def _branches(what: PlacedSubgraph | PlacedArm) -> str:
@@ -234,7 +234,7 @@ def bar_facts(bar: Bar) -> dict[str, str | int | float]:
             facts["segments"] = str(leg.segments)
             facts["configuration"] = str(leg.what.configuration)
         case Sending():
-            facts["bytes"] = leg.size_bytes
+            facts["bytes"] = round(leg.sent_bytes)
             facts["latency_us"] = leg.link.latency_s * 1e6
             facts["wire_us"] = leg.wire_s * 1e6
             facts["send_us"] = leg.send_s * 1e6

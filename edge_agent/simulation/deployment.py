@@ -190,6 +190,7 @@ class _Building:
         )
         if link is None:
             raise ValueError(f"got a hop from {source} to {target}, which no link joins")
+        size_bytes = round(size_bytes * link.ratio)
         if (link, border) not in self.streams:
             self.streams.append((link, border))
         key = (source, target, border)

@@ -117,13 +117,14 @@ class Network:
         if key not in self._connections:
             wire = self._wires.setdefault(link.resource, Wire(self._events, link.resource))
             source, target = (self._problem.device(end) for end in key)
+            send_s_per_byte, receive_s_per_byte = self._processor_s_per_byte(link)
             self._connections[key] = Connection(
                 self._events,
                 link,
                 wire,
                 (
-                    self._end(source, source.send_s_per_byte),
-                    self._end(target, target.receive_s_per_byte),
+                    self._end(source, send_s_per_byte),
+                    self._end(target, receive_s_per_byte),
                 ),
                 chunk_bytes=self._problem.chunk_bytes,
                 log=self._log,
@@ -140,9 +141,17 @@ class Network:
 
     def _joules_per_byte(self, link: Link) -> float:
         source, target = self._problem.device(link.source), self._problem.device(link.target)
-        processors = source.send_s_per_byte * core_w(source)
-        processors += target.receive_s_per_byte * core_w(target)
+        send_s_per_byte, receive_s_per_byte = self._processor_s_per_byte(link)
+        processors = send_s_per_byte * core_w(source) + receive_s_per_byte * core_w(target)
         return link.joules_per_byte + processors
+
+    def _processor_s_per_byte(self, link: Link) -> tuple[float, float]:
+        """At the source and at the target of a link, for each byte that it carries."""
+        source, target = self._problem.device(link.source), self._problem.device(link.target)
+        return (
+            source.send_s_per_byte + link.narrow_s_per_byte / link.ratio,
+            target.receive_s_per_byte + link.widen_s_per_byte / link.ratio,
+        )
 
     def _apply(self, change: Change) -> None:
         match change:

@@ -13,7 +13,7 @@ import msgspec
 from edge_agent import clock
 from edge_agent.errors import StorageError, UsageError
 from edge_agent.literals import literal
-from edge_agent.plans import Pin, Target
+from edge_agent.plans import AllowedWire, Pin, Target
 from edge_agent.store.folder import (
     entries,
     make_folder,
@@ -57,6 +57,8 @@ class LoadedModel:
     over: tuple[str, ...] | None = None
     """Names of the devices over which the user wants it divided, whether it pays or not; (): this
     one alone; None: as it pays."""
+    wire: AllowedWire | None = None
+    """As what tensors may be sent to other devices where that pays; None: only as they are."""
     quarantined: str | None = None
     """Why it is no longer run; None if it is."""
 

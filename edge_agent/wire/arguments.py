@@ -10,14 +10,14 @@ from typing import Any
 
 from edge_agent.devices import UnitId
 from edge_agent.errors import BadRequest
-from edge_agent.plans import SERVED_TARGETS, Bound, Pin, Target, wanted_limit
-from edge_agent.tensors import Shape, TensorName
+from edge_agent.plans import SERVED_TARGETS, AllowedWire, Bound, Pin, Target, wanted_limit
+from edge_agent.tensors import Shape, TensorName, WireType
 from edge_agent.wire.messages import MAX_DEADLINE_S
 from edge_agent.wire.parts import MAX_DIMENSION, MAX_PINS, Bounds, Pins, Shapes, Targets
 
 HALF_BOUND = 1e-2
-"""How far outputs may be from those in float32, as a share of their range, where float16 is allowed
-and nothing else is said."""
+"""How far outputs may be from those in float32, as a share of their range, where float16 or fewer
+bits between devices are allowed and nothing else is said."""
 _MOST_SHOWN = 60
 
 
@@ -165,16 +165,35 @@ def half_bound(allowed: Sequence[str]) -> float | None:
     """What `fp16` or `fp16=BOUND` says, the last of them; None: nothing. Raises: BadRequest."""
     bound = None
     for text in _several(allowed):
-        what, equals, number = _cut(text).partition("=")
-        try:
-            bound = float(number) if equals else HALF_BOUND
-        except ValueError:
-            bound = math.nan
+        what, bound = _with_bound(text)
         if what != "fp16" or not 0 < bound < 1:
             raise BadRequest(
                 f'allow: got "{_cut(text)}", want fp16 or fp16=BOUND with 0 < BOUND < 1'
             )
     return bound
+
+
+def wire_of(given: str | None) -> AllowedWire | None:
+    """What `fp16`, `int8`, `fp16=BOUND` or `int8=BOUND` says. Raises: BadRequest."""
+    if given is None:
+        return None
+    what, bound = _with_bound(given)
+    known = {wire.value: wire for wire in WireType}
+    if what not in known or not 0 < bound < 1:
+        raise BadRequest(
+            f'wire: got "{_cut(given)}", want one of {", ".join(known)}, or with =BOUND and '
+            "0 < BOUND < 1"
+        )
+    return AllowedWire(type=known[what], bound=bound)
+
+
+def _with_bound(text: object) -> tuple[str, float]:
+    """WHAT or WHAT=BOUND as (what, bound); NaN if the bound is no number."""
+    what, equals, number = _cut(text).partition("=")
+    try:
+        return what, float(number) if equals else HALF_BOUND
+    except ValueError:
+        return what, math.nan
 
 
 def count_of(name: str, count: int | None, most: int) -> int | None:

@@ -13,7 +13,14 @@ from msgspec import Meta
 from edge_agent.devices import Device, UnitId
 from edge_agent.errors import BadRequest, ProtocolError
 from edge_agent.peers import MAX_PEERS
-from edge_agent.plans import SERVED_TARGETS, DividedPlan, Epoch, ExecutionPlan, Target
+from edge_agent.plans import (
+    SERVED_TARGETS,
+    AllowedWire,
+    DividedPlan,
+    Epoch,
+    ExecutionPlan,
+    Target,
+)
 from edge_agent.profiles import SegmentTimes
 from edge_agent.stages import StageModel
 from edge_agent.subgraphs import ModelId, SampleSetId
@@ -106,8 +113,11 @@ class Load(Message, frozen=True, tag="load"):
     half_bound: HalfBound | None = None
     over: Annotated[tuple[Name, ...], Meta(max_length=MAX_PEERS)] | None = None
     """As in `LoadedModel`."""
+    wire: AllowedWire | None = None
 
     def __post_init__(self) -> None:
+        if self.wire is not None and not 0 < self.wire.bound < 1:
+            raise ValueError(f"wire: got a bound of {self.wire.bound:g}, want above 0, below 1")
         if self.target not in SERVED_TARGETS:
             wanted = ", ".join(SERVED_TARGETS)
             raise ValueError(f"target: got {self.target}, want one of {wanted}")

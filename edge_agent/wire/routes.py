@@ -79,6 +79,9 @@ class PlannedOnWire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     notes: Annotated[tuple[str, ...], Meta(max_length=MAX_NOTES)]
     names: Annotated[tuple[tuple[DeviceId, str], ...], Meta(max_length=MAX_PEERS)]
     division: str
+    narrowed: Annotated[
+        tuple[tuple[DeviceId, DeviceId], ...], Meta(max_length=(MAX_PEERS + 1) ** 2)
+    ] = ()
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -99,6 +102,7 @@ def pack(planned: Planned) -> msgspec.Raw:
         notes=planned.notes,
         names=planned.names,
         division=planned.division,
+        narrowed=planned.narrowed,
     )
     return msgspec.Raw(encoded(_ENCODER, on_wire))
 
@@ -118,6 +122,7 @@ def unpack(packed: msgspec.Raw) -> Planned:
         notes=found.notes,
         names=found.names,
         division=found.division,
+        narrowed=found.narrowed,
     )
 
 

@@ -74,6 +74,16 @@ class Credit(Message, frozen=True, tag="credit"):
     granted_bytes: Bytes
 
 
+class Narrowed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A float32 tensor that is sent in fewer bits: as float16, or as uint8 that stands for
+    (value − zero point) · scale."""
+
+    tensor: Annotated[int, Meta(ge=0, lt=MAX_TENSORS)]
+    """Which of the message, from 0."""
+    scale: float = 1.0
+    zero_point: Annotated[int, Meta(ge=0, le=255)] = 0
+
+
 class Tensors(Message, frozen=True, tag="tensors", kw_only=True):
     """What one stage hands to another one, or to the owner, for one run."""
 
@@ -85,6 +95,8 @@ class Tensors(Message, frozen=True, tag="tensors", kw_only=True):
     tensors: TensorHeads
     left_s: Annotated[float, Meta(ge=0, le=MAX_DEADLINE_S)] | None
     """Seconds until the answer is no longer wanted, when this was sent; None: however long."""
+    narrowed: Annotated[tuple[Narrowed, ...], Meta(max_length=MAX_TENSORS)]
+    """In the order of the tensors."""
 
 
 class Abort(Message, frozen=True, tag="abort"):

@@ -25,6 +25,7 @@ from edge_agent.wire.arrays import pack_arrays
 from edge_agent.wire.messages import error_text
 from edge_agent.wire.streaming import MAX_TOLD_CHARACTERS, Cancel, RunFailed, Stale, Tensors
 from edge_agent.worker.flows import Arrived, Steering
+from edge_agent.worker.narrowing import check_narrowed, narrow, widen
 from edge_agent.worker.streams import Stream
 
 log = logging.getLogger(__name__)
@@ -174,6 +175,7 @@ class Stages:
         crossing = self._crossing(stream, message)
         if tuple(head.name for head in message.tensors) != crossing.tensors:
             raise ProtocolError(f"got other tensors from stage {message.source} than agreed")
+        check_narrowed(message.tensors, message.narrowed, crossing.wire)
         until_s = None if message.left_s is None else clock.monotonic_s() + message.left_s
         self._gather(message.run, crossing, arrived.arrays, until_s, stream, arrived)
 
@@ -288,12 +290,18 @@ class Stages:
         assert self._origin is not None
         with self._changing:
             self._routes.pop(run, None)
-        arrays: Arrays = {}
-        for one, _, _ in gathered.arrived.values():
-            arrays |= one
-        self._origin.finished(run, arrays)
+        self._origin.finished(run, self._wide(OWNER, gathered))
         # The owner copies what it keeps longer before it says so.
         self._release(gathered)
+
+    def _wide(self, target: int, gathered: _Gathered) -> Arrays:
+        """All that came for a stage, nothing of it in fewer bits."""
+        wires = {crossing.source: crossing.wire for crossing in self._takes[target]}
+        found: Arrays = {}
+        for source, (arrays, _, arrived) in gathered.arrived.items():
+            narrowed = () if arrived is None else arrived.message.narrowed
+            found |= widen(arrays, narrowed, wires[source])
+        return found
 
     @staticmethod
     def _release(gathered: _Gathered) -> None:
@@ -316,9 +324,7 @@ class Stages:
                 self._release(job.gathered)
 
     def _run(self, job: _Job) -> None:
-        feeds: Arrays = {}
-        for arrays, _, _ in job.gathered.arrived.values():
-            feeds |= arrays
+        feeds = self._wide(job.stage, job.gathered)
         until_s = job.gathered.until_s
         gives = self._gives[job.stage]
         wanted = tuple(dict.fromkeys(name for crossing in gives for name in crossing.tensors))
@@ -349,7 +355,8 @@ class Stages:
         if stream is None:
             self._gather(run, crossing, chosen, until_s, None, None)
             return
-        heads, buffers = pack_arrays(chosen)
+        sent, narrowed = narrow(chosen, crossing.wire)
+        heads, buffers = pack_arrays(sent)
         left_s = None if until_s is None else max(0.0, until_s - clock.monotonic_s())
         message = Tensors(
             epoch=self._epoch,
@@ -358,6 +365,7 @@ class Stages:
             target=crossing.target,
             tensors=heads,
             left_s=left_s,
+            narrowed=narrowed,
         )
         stream.put(message, buffers)
 

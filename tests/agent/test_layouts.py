@@ -105,10 +105,6 @@ def written(crossings: Sequence[Crossing]) -> list[str]:
     return [f"{end(c.source)}>{end(c.target)} {' '.join(c.tensors)}".strip() for c in crossings]
 
 
-def linked_to_owner(one: DeviceId, other: DeviceId) -> bool:
-    return THIS_DEVICE in (one, other)
-
-
 def test_subgraphs_that_follow_each_other_on_a_device_are_one_stage() -> None:
     first = Route(
         steps=(
@@ -171,7 +167,7 @@ def test_values_go_straight_to_who_reads_them_where_devices_are_linked() -> None
         2: model([spec("b", 1), spec("skip", 1)], [spec("z", 1)]),
     }
     outputs = [TensorName("y"), TensorName("z"), TensorName("x")]
-    found = crossings_of(layout, models, outputs, THIS_DEVICE, linked_to_owner)
+    found = crossings_of(layout, models, outputs, THIS_DEVICE)
     # An output that is an input crosses nothing.
     assert written(found) == [
         "o>0 x",
@@ -199,7 +195,7 @@ def test_values_pass_the_stages_between_where_devices_are_not_linked() -> None:
         1: model([spec("a", 1)], [spec("b", 1)]),
         2: model([spec("b", 1), spec("skip", 1)], [spec("z", 1)]),
     }
-    found = crossings_of(layout, models, [TensorName("z")], THIS_DEVICE, linked_to_owner)
+    found = crossings_of(layout, models, [TensorName("z")], THIS_DEVICE)
     assert written(found) == ["o>0 x", "0>1 a skip", "1>2 b skip", "2>o z"]
 
 
@@ -209,7 +205,7 @@ def test_what_may_be_left_out_crosses_nothing_and_a_stage_without_inputs_is_told
         0: model([spec("w", 1, has_default=True)], [spec("a", 1)]),
         1: model([spec("a", 1)], [spec("z", 1)]),
     }
-    found = crossings_of(layout, models, [TensorName("z")], THIS_DEVICE, linked_to_owner)
+    found = crossings_of(layout, models, [TensorName("z")], THIS_DEVICE)
     assert written(found) == ["o>0", "0>1 a", "1>o z"]
     Division(crossings=found)
 
@@ -219,9 +215,7 @@ def test_replicas_have_crossings_of_their_own() -> None:
         stages=(stage(0, 0, NEAR, 0, 2), stage(1, 1, THIS_DEVICE, 0, 2)), shares=(0.5, 0.5)
     )
     whole = model([spec("x", 1)], [spec("z", 1)])
-    found = crossings_of(
-        layout, {0: whole, 1: whole}, [TensorName("z")], THIS_DEVICE, linked_to_owner
-    )
+    found = crossings_of(layout, {0: whole, 1: whole}, [TensorName("z")], THIS_DEVICE)
     assert written(found) == ["o>0 x", "o>1 x", "0>o z", "1>o z"]
     assert Division(crossings=found).routes() == (frozenset({0}), frozenset({1}))
 
@@ -257,7 +251,7 @@ def test_a_connection_has_room_for_all_that_may_be_under_way_and_an_eighth_more(
         1: model([spec("a", "N")], [spec("z", "N"), spec("fixed", 7)], a=(many,)),
     }
     outputs = [TensorName("z"), TensorName("fixed")]
-    crossings = crossings_of(layout, models, outputs, THIS_DEVICE, linked_to_owner)
+    crossings = crossings_of(layout, models, outputs, THIS_DEVICE)
     routes = (RouteShare(number=0, share=1.0, most=5),)
     here = neighbours_of(THIS_DEVICE, layout, crossings, models, routes, THIS_DEVICE)
     there = neighbours_of(NEAR, layout, crossings, models, routes, THIS_DEVICE)

@@ -39,7 +39,9 @@ def array_of(element_type: ElementType, shape: tuple[int, ...], seed: int = 0) -
 def tensors_of(values: dict[str, Any], run: int = 0) -> tuple[Tensors, list[memoryview]]:
     """A message with these values, and what its tensors are in memory."""
     heads, buffers = pack_arrays(values)
-    message = Tensors(epoch=EPOCH, run=run, source=0, target=1, tensors=heads, left_s=None)
+    message = Tensors(
+        epoch=EPOCH, run=run, source=0, target=1, tensors=heads, left_s=None, narrowed=()
+    )
     return message, buffers
 
 

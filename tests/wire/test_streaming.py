@@ -32,6 +32,7 @@ from edge_agent.wire.streaming import (
     Cancel,
     Chunk,
     Credit,
+    Narrowed,
     Opening,
     RunFailed,
     Stale,
@@ -52,14 +53,25 @@ from tests.wire.made_streams import (
 
 CODEC = StreamCodec()
 HEAD = TensorHead("x", ElementType.FLOAT32, (2, 3))
-TENSORS = Tensors(epoch=EPOCH, run=2**53, source=-1, target=4096, tensors=(HEAD,), left_s=1e6)
+TENSORS = Tensors(
+    epoch=EPOCH, run=2**53, source=-1, target=4096, tensors=(HEAD,), left_s=1e6, narrowed=()
+)
 EXAMPLES: list[Message] = [
     Opening(1),
     Opening(2**48),
     Credit(1),
     Credit(2**48),
     TENSORS,
-    Tensors(epoch=EPOCH, run=0, source=0, target=-1, tensors=(), left_s=None),
+    Tensors(epoch=EPOCH, run=0, source=0, target=-1, tensors=(), left_s=None, narrowed=()),
+    Tensors(
+        epoch=EPOCH,
+        run=0,
+        source=0,
+        target=1,
+        tensors=(HEAD, HEAD),
+        left_s=None,
+        narrowed=(Narrowed(tensor=0), Narrowed(tensor=1, scale=0.5, zero_point=255)),
+    ),
     Abort(),
     Cancel(epoch=EPOCH, run=0),
     RunFailed(epoch=EPOCH, run=1, stage=-1, code="model-failed", message="é" * 4096),

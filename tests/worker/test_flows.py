@@ -424,7 +424,7 @@ def test_all_messages_of_a_run_are_cancelled() -> None:
 
 def heads_of(*sizes: int) -> Tensors:
     heads = tuple(TensorHead(f"t{i}", ElementType.UINT8, (size,)) for i, size in enumerate(sizes))
-    return Tensors(epoch=EPOCH, run=0, source=0, target=1, tensors=heads, left_s=None)
+    return Tensors(epoch=EPOCH, run=0, source=0, target=1, tensors=heads, left_s=None, narrowed=())
 
 
 def take(inflow: Inflow, *parts: bytes) -> list[Any]:
@@ -559,7 +559,9 @@ def test_a_lie_about_the_size_of_tensors_allocates_nothing(size: int, count: int
     ],
 )
 def test_values_that_are_none_are_refused(head: TensorHead, data: bytes) -> None:
-    message = Tensors(epoch=EPOCH, run=0, source=0, target=1, tensors=(head,), left_s=None)
+    message = Tensors(
+        epoch=EPOCH, run=0, source=0, target=1, tensors=(head,), left_s=None, narrowed=()
+    )
     with pytest.raises(ProtocolError, match='"x"'):
         take(Inflow(CODEC, MIB), b"".join(CODEC.whole(message, [data])))
     inflow = Inflow(CODEC, MIB)

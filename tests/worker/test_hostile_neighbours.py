@@ -145,7 +145,7 @@ def attacked(made: Rig, one: Streams, window_bytes: int = MIB) -> End:
 
 def heads(*sizes: int) -> Tensors:
     found = tuple(TensorHead(f"t{i}", ElementType.UINT8, (size,)) for i, size in enumerate(sizes))
-    return Tensors(epoch=EPOCH, run=0, source=0, target=1, tensors=found, left_s=None)
+    return Tensors(epoch=EPOCH, run=0, source=0, target=1, tensors=found, left_s=None, narrowed=())
 
 
 BEGUN = CODEC.message(heads(1000, 1000))

@@ -43,7 +43,9 @@ def made() -> Iterator[Divided]:
 
 def tensors(source: int, target: int, *, run: int = 1, **arrays: np.ndarray) -> Tensors:
     heads, _ = pack_arrays(arrays)
-    return Tensors(epoch=EPOCH, run=run, source=source, target=target, tensors=heads, left_s=None)
+    return Tensors(
+        epoch=EPOCH, run=run, source=source, target=target, tensors=heads, left_s=None, narrowed=()
+    )
 
 
 def replace_tensors(message: Tensors, arrays: dict[str, np.ndarray]) -> Tensors:

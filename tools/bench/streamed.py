@@ -186,7 +186,13 @@ class StreamEnd:
         """See `End`."""
         for run in range(count):
             message = Tensors(
-                epoch=EPOCH, run=run, source=0, target=1, tensors=self._heads, left_s=None
+                epoch=EPOCH,
+                run=run,
+                source=0,
+                target=1,
+                tensors=self._heads,
+                left_s=None,
+                narrowed=(),
             )
             self._stream.put(message, self._buffers)
         self._wait_until_told()
