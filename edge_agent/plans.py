@@ -249,6 +249,10 @@ class AllowedWire:
     bound: float
     """How far outputs may then be from those of the model as it is, as a share of their range."""
 
+    def __post_init__(self) -> None:
+        if not 0 < self.bound < 1:
+            raise ValueError(f"bound: got {self.bound:g}, want above 0 and below 1")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentAs:

@@ -112,7 +112,7 @@ def sending_s(
     wire_s_per_byte: float,
     send_s_per_byte: float,
     receive_s_per_byte: float,
-    chunk_bytes: int,
+    chunk_bytes: float,
 ) -> float:
     """Seconds from the first byte's departure to the last one's arrival: see the module."""
     first = min(size_bytes, chunk_bytes)
@@ -403,7 +403,7 @@ def _sending(
             wire_s_per_byte=wire_s_per_byte(link),
             send_s_per_byte=send_s_per_byte,
             receive_s_per_byte=receive_s_per_byte,
-            chunk_bytes=problem.chunk_bytes,
+            chunk_bytes=problem.chunk_bytes / link.ratio,
         ),
         send_s=size_bytes * send_s_per_byte,
         receive_s=size_bytes * receive_s_per_byte,

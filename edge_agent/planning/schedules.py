@@ -294,7 +294,7 @@ class _Way:
             wire_s_per_byte=wire_s_per_byte(self.link),
             send_s_per_byte=self.send_s_per_byte,
             receive_s_per_byte=self.receive_s_per_byte,
-            chunk_bytes=problem.chunk_bytes,
+            chunk_bytes=problem.chunk_bytes / self.link.ratio,
         )
 
 

@@ -364,7 +364,7 @@ def _sends(
     limits = np.array([_limit(problem, b) for _, b in pairs])
     latency, wire, send, receive, joules, source_cores, target_cores = rates.T
     known = np.nan_to_num(sizes)
-    first = np.minimum(known, problem.chunk_bytes)
+    first = np.minimum(known, problem.chunk_bytes / ratios)
     is_possible = np.isfinite(wire) & ~np.isnan(sizes) & (known <= limits)
     wire = np.where(np.isfinite(wire), wire, 0.0)
     steps = np.stack([send, wire, receive])

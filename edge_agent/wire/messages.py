@@ -116,8 +116,6 @@ class Load(Message, frozen=True, tag="load"):
     wire: AllowedWire | None = None
 
     def __post_init__(self) -> None:
-        if self.wire is not None and not 0 < self.wire.bound < 1:
-            raise ValueError(f"wire: got a bound of {self.wire.bound:g}, want above 0, below 1")
         if self.target not in SERVED_TARGETS:
             wanted = ", ".join(SERVED_TARGETS)
             raise ValueError(f"target: got {self.target}, want one of {wanted}")

@@ -150,6 +150,8 @@ def test_an_empty_text_is_neither_this_folder_nor_the_default(
         (["load", "m.onnx", "--allow", "fp16="], 'allow: got "fp16=", want fp16'),
         (["load", "m.onnx", "--allow", "fp16=1"], 'allow: got "fp16=1", want fp16'),
         (["load", "m.onnx", "--allow", "fp16=nan"], 'allow: got "fp16=nan", want fp16'),
+        (["load", "m.onnx", "--wire", "fp8"], 'wire: got "fp8", want one of fp16, int8, or with'),
+        (["load", "m.onnx", "--wire", "int8=2"], 'wire: got "int8=2", want one of fp16, int8'),
         (["load", "m.onnx", "--allow", "fp16=-0.1"], 'allow: got "fp16=-0.1", want fp16'),
         (["infer", "m", "--deadline", "-1"], "--deadline: got -1, want 0 to 1e+06"),
         (["infer", "m", "--deadline", "nan"], "--deadline: got nan, want 0 to 1e+06"),

@@ -21,6 +21,7 @@ from edge_agent.problems import (
 )
 from edge_agent.profiles import SegmentTimes
 from edge_agent.summaries import Arithmetic
+from edge_agent.tensors import WireType
 from tests.planner.made_problems import profiled
 from tests.planner.made_surroundings import (
     BOX,
@@ -266,3 +267,27 @@ def test_a_model_of_which_no_work_was_counted_is_refused_with_the_cure() -> None
     model = replace(loaded(), summary=replace(MODEL, segments=bare))
     with pytest.raises(BadRequest, match="no work by class"):
         pose(model, around(EQUAL))
+
+
+def test_tensors_are_sent_in_fewer_bits_where_that_is_allowed_and_pays() -> None:
+    slow = replace(around(EQUAL, bytes_per_s=1e6), wire=WireType.FP16)
+    found = pose(loaded(), slow)
+    assert [(k.source, k.target, k.wire, k.ratio) for k in found.problem.links] == [
+        (THIS_DEVICE, PI, WireType.FP16, 0.5),
+        (PI, THIS_DEVICE, WireType.FP16, 0.5),
+    ]
+    assert found.notes[-1] == (
+        "Tensors are sent as fp16 where that pays: this device → pi (50 % of the bytes), "
+        "pi → this device (50 % of the bytes)."
+    )
+    quick = NetworkProfile(
+        encrypted_send_s_per_byte=sourced(1e-12), encrypted_receive_s_per_byte=sourced(1e-12)
+    )
+    there = replace(board(), network=quick)
+    surroundings = replace(
+        around(peer(PI, "pi", there), bytes_per_s=1e11), wire=WireType.FP16, profile=there
+    )
+    found = pose(loaded(), surroundings)
+    assert [k.wire for k in found.problem.links] == [None, None]
+    assert found.notes[-1] == "Tensors are sent as fp16 where that pays: nowhere."
+    assert not any("sent as" in note for note in pose(loaded(), around(EQUAL)).notes)

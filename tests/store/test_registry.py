@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from edge_agent.errors import UsageError
-from edge_agent.plans import Target
+from edge_agent.plans import AllowedWire, Target
 from edge_agent.store.registry import LoadedModel, Registry, check_name
 from edge_agent.store.sealed import write_sealed
 from edge_agent.subgraphs import ModelId
-from edge_agent.tensors import TensorName
+from edge_agent.tensors import TensorName, WireType
 
 MODEL = ModelId("a" * 64)
 OTHER = ModelId("b" * 64)
@@ -22,6 +22,8 @@ LOADED = LoadedModel(
     shapes=((TensorName("x"), (1, 3, 224, 224)),),
     loaded_at_s=1.5e9,
     source="/models/resnet.onnx",
+    over=("pi", "box"),
+    wire=AllowedWire(type=WireType.FP16, bound=0.01),
     quarantined="killed its worker 3 times",
 )
 PLAIN = replace(LOADED, name="b", threads=None, shapes=(), quarantined=None)

@@ -14,7 +14,7 @@ import pytest
 
 from edge_agent.client import Client
 from edge_agent.plans import DividedPlan
-from edge_agent.tensors import Arrays
+from edge_agent.tensors import Arrays, WireType
 from edge_agent.wire.parts import ModelState
 from tests.system.conftest import _place
 from tests.system.made_models import convolving
@@ -49,9 +49,13 @@ def _all_known(client: Client, count: int) -> bool:
     return len(peers) == count and all(p.profile is not None and p.links is not None for p in peers)
 
 
-def divided(client: Client, path: Path, name: str, *over: str) -> DividedPlan:
+def divided(
+    client: Client, path: Path, name: str, *over: str, wire: str | None = None
+) -> DividedPlan:
     """Load it over these devices; the plan that serves."""
-    state: ModelState = client.load(path, name, over=over, wait=True, timeout_s=DIVIDED_S)
+    state: ModelState = client.load(
+        path, name, over=over, wire=wire, wait=True, timeout_s=DIVIDED_S
+    )
     assert (state.dividing, state.dividing_progress) == ("done", "done")
     assert state.divided
     plan = client.divided(name)
@@ -83,6 +87,37 @@ def test_a_divided_model_gives_what_the_whole_gives_also_when_a_device_is_killed
             assert left is not None
             assert not left.is_used
             assert "near" in left.reason
+            check(ask(client, feeds), want)
+
+
+@pytest.mark.long
+def test_tensors_cross_in_fewer_bits_if_the_answers_allow_it(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        home, near = joined(stack, "home", "near")
+        del near
+        path = convolving(tmp_path / "net.onnx")
+        with home.client() as client:
+            client.load(path, "whole", over=(), wait=True, timeout_s=DIVIDED_S)
+            plan = divided(client, path, "net", "near", wire="fp16")
+            assert plan.wire_refused == ""
+            assert {sent.wire for sent in plan.sent_as} == {WireType.FP16}
+            told = home.command("plan", "net").out
+            assert ": sent as fp16" in told
+            feeds = inputs_of(client, "net")
+            want = [client.infer("whole", given) for given in feeds]
+            got = ask(client, feeds)
+            differences = [
+                np.abs(one[name] - array).max() / np.abs(array).max()
+                for one, wanted in zip(got, want, strict=True)
+                for name, array in wanted.items()
+            ]
+            # As halves are: neither equal, nor far off.
+            assert 1e-6 < max(differences) < 1e-2
+            plan = divided(client, path, "net", "near", wire="int8=1e-6")
+            assert plan.sent_as == ()
+            assert "of its range, want 1e-06" in plan.wire_refused
+            told = home.command("plan", "net").out
+            assert f"tensors are sent as they are: in fewer bits, {plan.wire_refused}" in told
             check(ask(client, feeds), want)
 
 

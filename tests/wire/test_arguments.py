@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from edge_agent.errors import BadRequest
-from edge_agent.plans import UNITS, Bound, Target
+from edge_agent.plans import UNITS, AllowedWire, Bound, Target
+from edge_agent.tensors import WireType
 from edge_agent.wire.arguments import (
     bounds_of,
     check_front,
@@ -20,6 +21,7 @@ from edge_agent.wire.arguments import (
     shapes_of,
     targets_of,
     timeout_of,
+    wire_of,
 )
 
 HUGE = 10**400
@@ -153,4 +155,30 @@ def test_shapes_of_any_sequence_become_plain_tuples() -> None:
 def test_what_is_allowed_is_float16_with_a_share(allow: list[str], text: str | None) -> None:
     assert refusal(lambda: half_bound(allow)) == (
         f'allow: got "{text or allow}", want fp16 or fp16=BOUND with 0 < BOUND < 1'
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "type_", "bound"),
+    [
+        ("fp16", WireType.FP16, 0.01),
+        ("int8", WireType.INT8, 0.01),
+        ("fp16=0.002", WireType.FP16, 0.002),
+        ("int8=0.5", WireType.INT8, 0.5),
+    ],
+)
+def test_tensors_may_be_sent_in_fewer_bits(given: str, type_: WireType, bound: float) -> None:
+    assert wire_of(given) == AllowedWire(type=type_, bound=bound)
+
+
+def test_nothing_said_of_the_wire_means_as_they_are() -> None:
+    assert wire_of(None) is None
+
+
+@pytest.mark.parametrize(
+    "given", ["", "fp8", "fp16=", "fp16=0", "fp16=1", "int8=nan", "int8=-1", "FP16", 5, ["fp16"]]
+)
+def test_as_what_tensors_are_sent_is_one_of_two(given: str) -> None:
+    assert refusal(lambda: wire_of(given)) == (
+        f'wire: got "{given}", want one of fp16, int8, or with =BOUND and 0 < BOUND < 1'
     )

@@ -21,11 +21,11 @@ from edge_agent.devices import (
     UnitKind,
 )
 from edge_agent.errors import BadRequest, ProtocolError, RunFailed
-from edge_agent.plans import Bound, Epoch, ExecutionPlan, Pin, Target
+from edge_agent.plans import AllowedWire, Bound, Epoch, ExecutionPlan, Pin, Target
 from edge_agent.problems import SegmentPin
 from edge_agent.profiles import Placement, RefusedNode
 from edge_agent.subgraphs import ModelId
-from edge_agent.tensors import ElementType, TensorName, TensorSpec
+from edge_agent.tensors import ElementType, TensorName, TensorSpec, WireType
 from edge_agent.wire.messages import (
     MAX_DEADLINE_S,
     Admit,
@@ -154,6 +154,18 @@ EXAMPLES: list[tuple[str, Message]] = [
     ("from_client", Infer("r", "m", (), None, None)),
     ("from_client", Load("/m.onnx", None, Target.LATENCY, 2, ((TensorName("x"), (1, 3)),))),
     ("from_client", Load("/m.onnx", None, Target.LATENCY, None, (), pins=PINS)),
+    (
+        "from_client",
+        Load(
+            "/m.onnx",
+            None,
+            Target.LATENCY,
+            None,
+            (),
+            over=("pi",),
+            wire=AllowedWire(type=WireType.INT8, bound=0.02),
+        ),
+    ),
     ("from_client", AskModels()),
     ("from_client", AskDistributions("m")),
     ("from_client", AskDistributions("m", tuple(Target), BOUNDS, is_pareto=True)),
@@ -349,6 +361,21 @@ def test_a_request_out_of_bounds_is_refused(field: str, value: Any) -> None:
     plain = msgspec.msgpack.decode(CODEC.encode(Infer("r", "m", (HEAD,), None, 1.0)))
     raw = msgspec.msgpack.encode(plain | {field: value})
     with pytest.raises(ProtocolError):
+        decode(CODEC.from_client, raw)
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [
+        *({"type": "fp16", "bound": bound} for bound in (0.0, 1.0, -0.1, math.nan, math.inf)),
+        *({"type": kind, "bound": 0.1} for kind in ("fp8", "", 3)),
+        {"type": "fp16"},
+    ],
+)
+def test_as_what_tensors_are_sent_is_known_and_bounded(wire: dict[str, Any]) -> None:
+    load = CODEC.encode(Load("/m.onnx", None, Target.LATENCY, None, ()))
+    raw = msgspec.msgpack.encode(msgspec.msgpack.decode(load) | {"wire": wire})
+    with pytest.raises(ProtocolError, match="wire"):
         decode(CODEC.from_client, raw)
 
 

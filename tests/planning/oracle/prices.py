@@ -104,27 +104,43 @@ def run_cost(
     return cost
 
 
-def transfer_cost(problem: Problem, link: Link, size: int) -> Cost:
+def transfer_cost(problem: Problem, link: Link, size: float) -> Cost:
     """Bytes over a link: the first chunk passes three steps one after the other, and what follows
     is held up by the slowest of them."""
     source, target = problem.device(link.source), problem.device(link.target)
-    send_s = source.send_s_per_byte * unit_slowdown(problem, source.id, HOST_UNIT)
-    receive_s = target.receive_s_per_byte * unit_slowdown(problem, target.id, HOST_UNIT)
+    sending_s, receiving_s = ends_s_per_byte(problem, link)
+    send_s = sending_s * unit_slowdown(problem, source.id, HOST_UNIT)
+    receive_s = receiving_s * unit_slowdown(problem, target.id, HOST_UNIT)
     wire_s = 1.0 / link.goodput_bytes_per_s
+    size = sent_bytes(link, size)
     head = size if size < problem.chunk_bytes else problem.chunk_bytes
     cost = Cost(
         latency_s=link.latency_s
         + head * (send_s + wire_s + receive_s)
         + (size - head) * max(send_s, wire_s, receive_s),
         joules=size * link.joules_per_byte
-        + size * source.send_s_per_byte * core_watts(problem, source.id)
-        + size * target.receive_s_per_byte * core_watts(problem, target.id),
-        wire_bytes=float(size),
+        + size * sending_s * core_watts(problem, source.id)
+        + size * receiving_s * core_watts(problem, target.id),
+        wire_bytes=size,
     )
     cost.busy_s[link_resource(link)] += size / link.goodput_bytes_per_s
     cost.busy_s[source.id] += size * send_s / source.cores
     cost.busy_s[target.id] += size * receive_s / target.cores
     return cost
+
+
+def sent_bytes(link: Link, size: float) -> float:
+    """What a link carries for so many bytes of values."""
+    return size * link.ratio
+
+
+def ends_s_per_byte(problem: Problem, link: Link) -> tuple[float, float]:
+    """Undisturbed seconds of a core at the source and at the target, per byte that is carried: what
+    is narrowed is more than that."""
+    return (
+        problem.device(link.source).send_s_per_byte + link.narrow_s_per_byte / link.ratio,
+        problem.device(link.target).receive_s_per_byte + link.widen_s_per_byte / link.ratio,
+    )
 
 
 def link_resource(link: Link) -> str:
@@ -158,7 +174,9 @@ def fork_cost(problem: Problem, step: PlacedFork) -> Cost:
             size = brought_bytes(fork, arm)
             sent, run = transfer_cost(problem, link, size), _arm_cost(problem, step, arm)
             begins_s = wire_free_s.get(link_resource(link), 0.0)
-            wire_free_s[link_resource(link)] = begins_s + size / link.goodput_bytes_per_s
+            wire_free_s[link_resource(link)] = (
+                begins_s + sent_bytes(link, size) / link.goodput_bytes_per_s
+            )
             returns.append((begins_s + sent.latency_s + run.latency_s, order, arm))
             cost.add(sent)
             cost.add(run)
@@ -167,7 +185,9 @@ def fork_cost(problem: Problem, step: PlacedFork) -> Cost:
         size = sum(fork.branches[b].output_bytes for b in arm.branches)
         back = transfer_cost(problem, link, size)
         begins_s = max(ready_s, wire_free_s.get(link_resource(link), 0.0))
-        wire_free_s[link_resource(link)] = begins_s + size / link.goodput_bytes_per_s
+        wire_free_s[link_resource(link)] = (
+            begins_s + sent_bytes(link, size) / link.goodput_bytes_per_s
+        )
         ends_s.append(begins_s + back.latency_s)
         cost.add(back)
     # What the transfers take of the home's cores, an arm on these cores waits for.
@@ -199,10 +219,13 @@ def _cores_busy_with_transfers_s(problem: Problem, step: PlacedFork) -> float:
     total_s = 0.0
     for arm in step.arms:
         if arm.device != step.home:
-            total_s += brought_bytes(fork, arm) * home.send_s_per_byte
-            total_s += home.receive_s_per_byte * sum(
-                fork.branches[b].output_bytes for b in arm.branches
+            there = _must_link(problem, step.home, arm.device)
+            back = _must_link(problem, arm.device, step.home)
+            given = sum(fork.branches[b].output_bytes for b in arm.branches)
+            total_s += (
+                sent_bytes(there, brought_bytes(fork, arm)) * ends_s_per_byte(problem, there)[0]
             )
+            total_s += sent_bytes(back, given) * ends_s_per_byte(problem, back)[1]
     return total_s * unit_slowdown(problem, home.id, HOST_UNIT) / home.cores
 
 

@@ -25,7 +25,7 @@ from edge_agent.problems import (
 from edge_agent.profiles import HOST_UNIT, Configuration, SegmentTimes
 from edge_agent.subgraphs import ModelId, SegmentRange
 from edge_agent.summaries import Branch, CutPoint, Fork, ModelSummary, Segment, SharedInput
-from edge_agent.tensors import TensorName
+from edge_agent.tensors import TensorName, WireType
 from tests.planning.oracle.numbers_made import KINDS, Numbers
 from tests.planning.oracle.routes_made import random_route, route_bound
 
@@ -337,7 +337,21 @@ def _links(
                     joules_per_byte=numbers.joules_per_byte(rng),
                 )
             )
-    return tuple(found)
+    return tuple(map(_narrowed, found))
+
+
+def _narrowed(link: Link) -> Link:
+    """One link in four carries values in fewer bits; drawn apart from all the rest."""
+    rng = random.Random(f"{link}")
+    if rng.random() < 0.75:
+        return link
+    return replace(
+        link,
+        wire=WireType.FP16,
+        ratio=rng.choice((0.25, 0.5, 0.9)),
+        narrow_s_per_byte=rng.uniform(0.0, 1e-9),
+        widen_s_per_byte=rng.uniform(0.0, 1e-9),
+    )
 
 
 def _around(
