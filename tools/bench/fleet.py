@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,8 @@ class Fleet:
     lab: Lab
     folder: Path
     count: int
+    pids: list[int] = field(default_factory=list)
+    """Of the agents, by device."""
 
     def client(self, device: int) -> Client:
         """Asks the agent of that device."""
@@ -70,6 +72,7 @@ def fleet(
         it = Fleet(made, Path(folder), devices)
         (it.folder / "config.toml").write_text(config)
         processes = [_started(it, device) for device in range(devices)]
+        it.pids.extend(process.pid for process in processes)
         try:
             for device, process in enumerate(processes):
                 _wait_until_ready(it, device, process)
