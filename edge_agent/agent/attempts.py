@@ -23,6 +23,7 @@ from edge_agent.agent.other_devices import OtherDevices
 from edge_agent.agent.own_part import OwnPart
 from edge_agent.agent.preparing import Prepared, Preparing
 from edge_agent.agent.stations import OfDivided
+from edge_agent.agent.surroundings import Known
 from edge_agent.agent.workers import OPEN_TIMEOUT_S, Serve
 from edge_agent.devices import THIS_DEVICE, DeviceId
 from edge_agent.endpoints import Endpoint
@@ -82,7 +83,7 @@ LINK_S: Final = 30.0
 Report = Callable[[float, str], None]
 
 
-class Peers(OtherDevices, Protocol):
+class Peers(OtherDevices, Known, Protocol):
     """What is needed of `company.Company`."""
 
     @property

@@ -11,9 +11,8 @@ from edge_agent.agent.peering import Peering
 from edge_agent.devices import THIS_DEVICE, DeviceId
 from edge_agent.endpoints import Endpoint
 from edge_agent.hardware import DeviceProfile
-from edge_agent.known_peers import KnownPeer, MeasuredLink, measured_links
+from edge_agent.known_peers import KnownPeer
 from edge_agent.peers import Peer
-from edge_agent.problems import Link
 from edge_agent.store.partial import Partial
 from edge_agent.wire.messages import Message
 
@@ -99,11 +98,3 @@ class Company:
     def own_profile(self) -> DeviceProfile | None:
         """What this device can do; None: it was not measured yet."""
         return self._peering.own.profile
-
-    def measured_links(self) -> tuple[MeasuredLink, ...]:
-        """See `known_peers.measured_links`."""
-        return measured_links(self.known())
-
-    def links(self) -> tuple[Link, ...]:
-        """The links between this device and its peers, and between those, for planning."""
-        return tuple(found.link for found in self.measured_links())

@@ -176,7 +176,7 @@ class Controller:
             is_replacing = self._install(loaded)
             loaded.builder = builder
         if is_replacing:
-            self._collect_unused()
+            self.collect_unused()
         self.start_build(loaded, is_fresh=False)
         return loaded
 
@@ -275,7 +275,7 @@ class Controller:
             self._stores.plans.remove_plan(name)
             with self._lock:
                 del self._models[name]
-        self._collect_unused()
+        self.collect_unused()
 
     def _dismiss(self, loaded: Loaded) -> None:
         """Stop building it, answer what is in flight, and end its worker."""
@@ -306,7 +306,7 @@ class Controller:
             yield
         except BaseException:
             self._end_loading()
-            self._collect_unused()
+            self.collect_unused()
             raise
         self._end_loading()
 
@@ -314,7 +314,7 @@ class Controller:
         with self._collecting:
             self._loads -= 1
 
-    def _collect_unused(self) -> None:
+    def collect_unused(self) -> None:
         """Remove what no name stands for; if models are being loaded, the last of them does, or its
         build."""
         with self._collecting:
@@ -383,7 +383,7 @@ class Controller:
             if builder is not None:
                 builder.close()
                 self.sweep_after_builder()
-            self._collect_unused()
+            self.collect_unused()
             self.specialiser.consider(loaded)
             self._dividing.consider(loaded, is_fresh=is_fresh)
 

@@ -9,7 +9,6 @@ import signal
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 from edge_agent.agent.answers import Answers
@@ -19,7 +18,6 @@ from edge_agent.agent.datapath import DataPath
 from edge_agent.agent.deploying import Deployer
 from edge_agent.agent.dividing import Dividing
 from edge_agent.agent.hosting import Hosting
-from edge_agent.agent.loaded import Loaded
 from edge_agent.agent.own_profile import OwnProfile
 from edge_agent.agent.peer_answers import PeerAnswers
 from edge_agent.agent.peering import Peering
@@ -27,12 +25,10 @@ from edge_agent.agent.planners import Planners
 from edge_agent.agent.preparing import Preparing
 from edge_agent.agent.probing import Prober
 from edge_agent.agent.stores import Stores
-from edge_agent.agent.surroundings import AroundModels
 from edge_agent.agent.trials import Means
 from edge_agent.agent.workers import Workers
 from edge_agent.config import Settings, make_socket_folder
 from edge_agent.errors import AgentUnavailable, AlreadyRunning, PeerLost, PeerRefused
-from edge_agent.problems import Surroundings
 from edge_agent.store.folder import make_folder
 from edge_agent.store.lock import FolderLock
 from edge_agent.telemetry.host import child_processes
@@ -140,7 +136,15 @@ def _run(
     workers = Workers(datapath)
     controller = Controller(settings, stores, incarnation, datapath, workers, executor, prober)
     company = Company(peering)
-    preparing = Preparing(settings, stores, controller.building, datapath, lambda: prober.known)
+    preparing = Preparing(
+        settings,
+        stores,
+        controller.building,
+        datapath,
+        device=lambda: prober.known,
+        tidy=controller.collect_unused,
+    )
+    preparing.forget_parts()
     hosting = Hosting(
         company,
         preparing,
@@ -158,7 +162,7 @@ def _run(
         peers=company,
         host=controller,
     )
-    deployer = Deployer(means, partial(_around, company))
+    deployer = Deployer(means)
     controller.connect(deployer)
     peering.connect(Dividing(hosting, deployer))
     answers.connect(controller, datapath, deployer)
@@ -182,10 +186,6 @@ def _run(
     workers.close()
     settings.socket.unlink(missing_ok=True)
     executor.shutdown(wait=False, cancel_futures=True)
-
-
-def _around(company: Company, deployer: Deployer, loaded: Loaded) -> Surroundings:
-    return AroundModels(company, deployer.device_keys, deployer.held_bytes).of(loaded)
 
 
 def _work_for_peers(controller: Controller) -> set[int]:

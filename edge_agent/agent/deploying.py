@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,6 +18,7 @@ from edge_agent.agent.layouts import Layout
 from edge_agent.agent.loaded import Loaded
 from edge_agent.agent.own_part import OwnPart
 from edge_agent.agent.stations import OfDivided
+from edge_agent.agent.surroundings import surroundings
 from edge_agent.agent.trials import Deployed, Means, Trial, WireRefused
 from edge_agent.devices import DeviceId
 from edge_agent.errors import (
@@ -60,14 +61,10 @@ class _Active:
 class Deployer:
     """See the module. Implements, for the owner, what `peering.DeploysTo` hears."""
 
-    def __init__(
-        self, means: Means, surroundings: Callable[[Deployer, Loaded], Surroundings]
-    ) -> None:
-        """`surroundings` are the devices that a model may be planned over; it may block."""
+    def __init__(self, means: Means) -> None:
         self._means = means
         self._peers = means.peers
         self._host = means.host
-        self._surroundings = surroundings
         self._changing = threading.Lock()
         self._attempts: dict[Epoch, Attempt] = {}
         self._active: dict[Epoch, _Active] = {}
@@ -76,8 +73,9 @@ class Deployer:
         """Which devices have prepared which stages of a model."""
 
     def surroundings(self, loaded: Loaded) -> Surroundings:
-        """What a model may be planned over beside this device."""
-        return self._surroundings(self, loaded)
+        """What a model may be planned over beside this device; it may block."""
+        held_bytes = partial(self.held_bytes, loaded)
+        return surroundings(self._peers, loaded, self.device_keys(), held_bytes)
 
     def device_keys(self) -> dict[DeviceId, str]:
         """What times are valid for that peers measured last."""
@@ -103,7 +101,7 @@ class Deployer:
         done already."""
         work = loaded.dividing
         if self._host.is_over(loaded) or loaded.plan is None:
-            work.state = "none"
+            work.tell("none", 1.0, "")
             return
         with self._changing:
             work.is_wanted = True
@@ -123,8 +121,7 @@ class Deployer:
     def expect(self, loaded: Loaded) -> None:
         """See `divides.DividesOver`."""
         if self.surroundings(loaded).peers:
-            work = loaded.dividing
-            work.state, work.fraction, work.what = "waiting", 0.0, "waiting for the plan"
+            loaded.dividing.tell("waiting", 0.0, "waiting for the plan")
 
     def pause(self, loaded: Loaded) -> None:
         """See `divides.DividesOver`."""
@@ -295,8 +292,7 @@ class Deployer:
 
     def _failed(self, loaded: Loaded, why: str) -> None:
         log.warning("%s is not divided: %s", loaded.record.name, why)
-        work = loaded.dividing
-        work.state, work.fraction, work.what = "failed", 1.0, why
+        loaded.dividing.tell("failed", 1.0, why)
 
     def _divide_or_again(self, loaded: Loaded, stopped: threading.Event, *, is_fresh: bool) -> None:
         if is_fresh:
@@ -321,13 +317,13 @@ class Deployer:
             return stopped.is_set() or self._host.is_over(loaded)
 
         def report(fraction: float, what: str) -> None:
-            work.state, work.fraction, work.what = "working", fraction, what
+            work.tell("working", fraction, what)
 
         plan = loaded.plan
         if plan is None or plan.plain_s is None or not self.surroundings(loaded).peers:
             if loaded.record.over:
                 raise PeerLost(f"none of {', '.join(loaded.record.over)} is there")
-            work.state, work.fraction, work.what = "none", 1.0, ""
+            work.tell("none", 1.0, "")
             return
         report(0.0, "planning over all devices")
         epoch = replace(self._host.epoch(loaded.record.model), owner=self._peers.device)
@@ -354,7 +350,7 @@ class Deployer:
                 self._take_over(loaded, attempt, found.deployed, found.plan)
             self._remember_hosts(loaded.record.model, attempt)
             work.plan = found.plan
-            work.state, work.fraction, work.what = "done", 1.0, "done"
+            work.tell("done", 1.0, "done")
         finally:
             with self._changing:
                 self._attempts.pop(epoch, None)

@@ -16,11 +16,10 @@ from edge_agent.stages import OWNER, Crossing, StageModel
 from edge_agent.subgraphs import SegmentRange
 from edge_agent.tensors import Shape, TensorName, TensorSpec, WireType, size_bytes
 from edge_agent.wire.hosting import MAX_STAGES, MAX_UNDER_WAY, Neighbour, RouteShare
+from edge_agent.wire.streaming import HEAD_BYTES
 
 UNKNOWN_BYTES: Final = 4 << 20
 """What a tensor counts as whose size depends on what is computed."""
-HEAD_BYTES: Final = 4096
-"""As `worker.flows` has it."""
 LEAST_WINDOW_BYTES: Final = 1 << 20
 MORE_UNDER_WAY: Final = 2
 """Requests beyond those that keep every stage busy, so that none waits for the next."""

@@ -82,6 +82,10 @@ class Dividing:
     """Why tensors are sent as they are although the user allows fewer bits; "" if nothing speaks
     against it."""
 
+    def tell(self, state: str, fraction: float, what: str) -> None:
+        """It is there now, for who asks."""
+        self.state, self.fraction, self.what = state, fraction, what
+
 
 @dataclass(slots=True, eq=False)
 class Loaded:

@@ -89,14 +89,18 @@ class Preparing:
         stores: Stores,
         building: Turn,
         traffic: Traffic,
+        *,
         device: Callable[[], Device | None],
+        tidy: Callable[[], None],
     ) -> None:
-        """`building` is held by whoever measures here; `device` is what is known of this one."""
+        """`building` is held by whoever measures here; `device` is what is known of this one;
+        `tidy` removes what is kept of stages that are hosted no more."""
         self._settings = settings
         self._stores = stores
         self._building = building
         self._traffic = traffic
         self._device = device
+        self._tidy = tidy
         self._partial = PartialStore(settings.state)
         self._receiving = Turn()
         self._changing = threading.Lock()
@@ -202,8 +206,12 @@ class Preparing:
                 raise BuilderLost("stopped")
             with self._changing:
                 in_use = frozenset(self._in_use)
-            stores.hosted.make_room(stage, in_use)
+            removed = stores.hosted.make_room(stage, in_use)
             stores.hosted.save(Hosted(key=key))
+            if removed:
+                # Now, for the room is needed.
+                self.forget_parts()
+                self._tidy()
             wanted = missing(stage, stores.pool)
             total = sum(blob.size_bytes for blob in wanted)
             came = 0

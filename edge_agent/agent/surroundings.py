@@ -3,53 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
-from edge_agent.agent.company import Company
 from edge_agent.agent.loaded import Loaded
 from edge_agent.devices import DeviceId
+from edge_agent.hardware import DeviceProfile
 from edge_agent.known_peers import KnownPeer, measured_links
 from edge_agent.peers import PeerCondition
 from edge_agent.problems import PlanningPeer, Surroundings
 
 
-class AroundModels:
-    """See `of`. Any thread may use it."""
+class Known(Protocol):
+    """What is needed of `company.Company`."""
 
-    def __init__(
-        self,
-        company: Company,
-        device_keys: Callable[[], Mapping[DeviceId, str]],
-        held_bytes: Callable[[Loaded, DeviceId], int],
-    ) -> None:
-        """`device_keys` is what times are valid for that peers measured; `held_bytes` is what a
-        model has in the memory of a peer now."""
-        self._company = company
-        self._device_keys = device_keys
-        self._held_bytes = held_bytes
+    def known(self) -> tuple[KnownPeer, ...]:
+        """All peers with all that is known of them."""
+        ...
 
-    def of(self, loaded: Loaded) -> Surroundings:
-        """The peers that are there and have told what they can do."""
-        over = loaded.record.over
-        known = [k for k in self._company.known() if _is_usable(k) and _is_wanted(k, over)]
-        keys = self._device_keys()
-        allowed = None if loaded.dividing.wire_refused else loaded.record.wire
-        return Surroundings(
-            peers=tuple(
-                PlanningPeer(
-                    device=peer.device,
-                    name=peer.status.peer.name,
-                    profile=peer.profile,
-                    device_key=keys.get(peer.device, ""),
-                    statistics=peer.statistics,
-                    held_bytes=self._held_bytes(loaded, peer.device),
-                )
-                for peer in known
-            ),
-            links=tuple(found.link for found in measured_links(known)),
-            profile=self._company.own_profile(),
-            wire=None if allowed is None else allowed.type,
-            keeps_whole=True,
-        )
+    def own_profile(self) -> DeviceProfile | None:
+        """What this device can do; None: it was not measured yet."""
+        ...
+
+
+def surroundings(
+    company: Known,
+    loaded: Loaded,
+    device_keys: Mapping[DeviceId, str],
+    held_bytes: Callable[[DeviceId], int],
+) -> Surroundings:
+    """The peers that are there, have told what they can do, and may be used for a model.
+
+    `device_keys` is what times are valid for that peers measured; `held_bytes` is what the model
+    has in the memory of a peer now.
+    """
+    over = loaded.record.over
+    known = [k for k in company.known() if _is_usable(k) and _is_wanted(k, over)]
+    allowed = None if loaded.dividing.wire_refused else loaded.record.wire
+    return Surroundings(
+        peers=tuple(
+            PlanningPeer(
+                device=peer.device,
+                name=peer.status.peer.name,
+                profile=peer.profile,
+                device_key=device_keys.get(peer.device, ""),
+                statistics=peer.statistics,
+                held_bytes=held_bytes(peer.device),
+            )
+            for peer in known
+        ),
+        links=tuple(found.link for found in measured_links(known)),
+        profile=company.own_profile(),
+        wire=None if allowed is None else allowed.type,
+        keeps_whole=True,
+    )
 
 
 def _is_wanted(peer: KnownPeer, over: tuple[str, ...] | None) -> bool:

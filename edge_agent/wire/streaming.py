@@ -46,6 +46,9 @@ MAX_PART_BYTES: Final = (
 )
 """Any number of tensors may go with a message, and before each there may be a gap."""
 
+HEAD_BYTES: Final = 4096
+"""What a message costs of a window beside its tensors: no number of empty ones is free."""
+
 _MESSAGE, _WHOLE, _CHUNK = range(3)
 ELEMENT_BYTES: Final = 8
 """The largest element of a tensor. libzmq's memory for a part begins at a multiple of this, and so

@@ -21,6 +21,7 @@ from edge_agent.wire.messages import Message
 from edge_agent.wire.parts import TensorHead
 from edge_agent.wire.streaming import (
     ELEMENT_BYTES,
+    HEAD_BYTES,
     MAX_CHUNK_BYTES,
     TOGETHER_BYTES,
     WITH_MESSAGE_BYTES,
@@ -39,8 +40,6 @@ COPIED_BYTES = 192 * 1024
 """Up to so many, copying what is sent costs less than having libzmq tell when it was sent."""
 CREDIT_SHARE = 8
 """Less than this part of the window is not given back alone, unless nothing else is held."""
-HEAD_BYTES = 4096
-"""What a message costs beside its tensors: no number of empty ones is free."""
 
 
 def cost_bytes(heads: Sequence[TensorHead]) -> int:

@@ -18,7 +18,7 @@ from edge_agent.agent.company import Company
 from edge_agent.agent.own_words import Sample
 from edge_agent.agent.peering import Peering
 from edge_agent.devices import THIS_DEVICE
-from edge_agent.known_peers import KnownPeer
+from edge_agent.known_peers import KnownPeer, MeasuredLink, measured_links
 from edge_agent.peers import PeerCondition
 from edge_agent.telemetry import host
 from edge_agent.wire.device_profiles import pack_profile
@@ -248,15 +248,17 @@ def test_the_owner_knows_the_links_between_two_peers_of_it(made: Devices) -> Non
     ids = (THIS_DEVICE, two.keys.device, three.keys.device)
     wanted = {(a, b) for a in ids for b in ids if a != b}
 
+    def links() -> tuple[MeasuredLink, ...]:
+        return measured_links(Company(one).known())
+
     def ends() -> set[tuple[str, str]]:
-        return {(link.source, link.target) for link in Company(one).links()}
+        return {(found.link.source, found.link.target) for found in links()}
 
     def are_all_known() -> bool:
-        links = Company(one).measured_links()
-        return ends() == wanted and not any(found.is_of_other_way for found in links)
+        return ends() == wanted and not any(found.is_of_other_way for found in links())
 
     wait_until(are_all_known, "all links, each way")
-    for found in Company(one).measured_links():
+    for found in links():
         assert found.link.goodput_bytes_per_s > 1e6
         assert 0 <= found.link.latency_s < 0.5
         assert 0 <= found.age_s < 20

@@ -100,7 +100,8 @@ class World:
             peers=peers, host=host, preparing=None, stores=SimpleNamespace(pool=None)
         )
         around = cast(Surroundings, SimpleNamespace(peers=(HOST.id,)))
-        self.deployer = Deployer(cast(Means, means), lambda *_: around)
+        monkeypatch.setattr(deploying, "surroundings", lambda *_: around)
+        self.deployer = Deployer(cast(Means, means))
 
     def _take_over(self) -> bool:
         self.while_taking_over()

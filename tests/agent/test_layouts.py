@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import pytest
 
 from edge_agent.agent.layouts import (
-    HEAD_BYTES,
     LEAST_WINDOW_BYTES,
     MORE_UNDER_WAY,
     UNKNOWN_BYTES,
@@ -36,6 +35,7 @@ from edge_agent.stages import OWNER, Blob, Crossing, Division, StageModel
 from edge_agent.subgraphs import ModelId, SegmentRange
 from edge_agent.tensors import ElementType, TensorName, TensorSpec
 from edge_agent.wire.hosting import MAX_UNDER_WAY, Neighbour, RouteShare
+from edge_agent.wire.streaming import HEAD_BYTES
 
 NEAR, FAR = DeviceId("near"), DeviceId("far")
 CONFIGURATION = Configuration(unit=HOST_UNIT, layout=TensorLayout.BLOCKED, threads=1)

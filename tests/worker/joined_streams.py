@@ -12,7 +12,8 @@ from edge_agent import clock
 from edge_agent.endpoints import Endpoint
 from edge_agent.peers import KeyPair
 from edge_agent.wire.frames import nbytes
-from edge_agent.worker.flows import HEAD_BYTES, Arrived, Steering
+from edge_agent.wire.streaming import HEAD_BYTES
+from edge_agent.worker.flows import Arrived, Steering
 from edge_agent.worker.streams import Stream, Streams
 from tests.wire.made_streams import tensors_of
 

@@ -22,6 +22,7 @@ from edge_agent.transport.watched import HANDSHAKE_MS
 from edge_agent.wire.messages import Message
 from edge_agent.wire.parts import TensorHead
 from edge_agent.wire.streaming import (
+    HEAD_BYTES,
     MAX_CHUNK_BYTES,
     MAX_PART_BYTES,
     Abort,
@@ -32,7 +33,6 @@ from edge_agent.wire.streaming import (
     StreamCodec,
     Tensors,
 )
-from edge_agent.worker.flows import HEAD_BYTES
 from edge_agent.worker.streams import MAX_WAITING, Stream, Streams
 from tests.wire.made_streams import EPOCH
 from tests.worker.joined_streams import MIB, End, Rig, rig, settled

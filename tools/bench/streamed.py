@@ -35,8 +35,8 @@ from edge_agent.simulation.network import Transport
 from edge_agent.subgraphs import ModelId
 from edge_agent.transport.curve import keys_of
 from edge_agent.wire.arrays import pack_arrays
-from edge_agent.wire.streaming import Cancel, Tensors
-from edge_agent.worker.flows import HEAD_BYTES, Arrived, Steering
+from edge_agent.wire.streaming import HEAD_BYTES, Cancel, Tensors
+from edge_agent.worker.flows import Arrived, Steering
 from edge_agent.worker.streams import Stream, Streams
 
 EPOCH = Epoch(owner="bench", incarnation=1, model=ModelId("0" * 64), number=1)
