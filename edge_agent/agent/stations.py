@@ -25,15 +25,13 @@ from edge_agent.transport.local import ConnectionLost
 from edge_agent.transport.memory import SharedMemory
 from edge_agent.wire.arrays import payload_bytes
 from edge_agent.wire.frames import Buffer, nbytes
-from edge_agent.wire.hosting import Closed, Compared, Linked, Listening, Unlinked
-from edge_agent.wire.lending import GiveBack
+from edge_agent.wire.hosting import Abandon, Closed, Compared, Linked, Listening, Unlinked
+from edge_agent.wire.lending import Forget, GiveBack
 from edge_agent.wire.messages import (
-    Abandon,
     Codec,
     Counted,
     Deployment,
     Discard,
-    Forget,
     Message,
     Ran,
     Ready,

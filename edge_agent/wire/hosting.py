@@ -126,6 +126,12 @@ class GiveUpRoute(Message, frozen=True, tag="give-up-route", kw_only=True):
     why: Text
 
 
+class Abandon(Message, frozen=True, tag="abandon"):
+    """To the owner's worker: nobody waits for the answer to this request any more."""
+
+    sequence: int
+
+
 class Compare(Message, frozen=True, tag="compare", kw_only=True):
     """To the owner's worker: run what is divided and the plan of this device alone side by side,
     for about so many seconds, and say what all such rounds showed."""

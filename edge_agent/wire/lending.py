@@ -1,5 +1,5 @@
 """What an agent and a worker say to each other of connections of clients that the worker has for a
-while."""
+while, and of memory that clients share."""
 
 from __future__ import annotations
 
@@ -40,3 +40,9 @@ class GiveBack(Message, frozen=True, tag="give-back"):
     connection: int
     is_unsent: bool
     """Whether the payload is the rest of an answer."""
+
+
+class Forget(Message, frozen=True, tag="forget"):
+    """Nothing will have a place in the memory of this number any more."""
+
+    memory: int

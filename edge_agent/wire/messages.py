@@ -40,6 +40,7 @@ from edge_agent.wire.about_peers import (
 )
 from edge_agent.wire.cutting import AdmitStage, CutStages, StageAdmitted, StagesCut
 from edge_agent.wire.hosting import (
+    Abandon,
     Closed,
     Compare,
     Compared,
@@ -52,7 +53,7 @@ from edge_agent.wire.hosting import (
     Listening,
     Unlinked,
 )
-from edge_agent.wire.lending import GiveBack, Lend, Recall, Tally
+from edge_agent.wire.lending import Forget, GiveBack, Lend, Recall, Tally
 from edge_agent.wire.opening import OpenAhead, OpenedAhead, Staged
 from edge_agent.wire.parts import MAX_DEADLINE_S as MAX_DEADLINE_S
 from edge_agent.wire.parts import (
@@ -364,18 +365,6 @@ class Run(Message, frozen=True, tag="run"):
     message before had this number and a place that ends as far behind."""
     left_s: Annotated[float, Meta(ge=0, le=MAX_DEADLINE_S)] | None = None
     """Seconds until the answer is no longer wanted; None: however long it takes."""
-
-
-class Abandon(Message, frozen=True, tag="abandon"):
-    """Nobody waits for the answer to this request any more; of a model that is divided."""
-
-    sequence: int
-
-
-class Forget(Message, frozen=True, tag="forget"):
-    """Nothing will have a place in the memory of this number any more."""
-
-    memory: int
 
 
 class Ran(Message, frozen=True, tag="ran"):

@@ -30,18 +30,16 @@ from edge_agent.transport.memory import mapped
 from edge_agent.transport.tally import TALLY_BYTES, Tally
 from edge_agent.wire.arrays import pack_arrays, payload_bytes, unpack_arrays
 from edge_agent.wire.frames import Buffer, fill
-from edge_agent.wire.hosting import Compare, Dial, GiveUpRoute, Listen
-from edge_agent.wire.lending import GiveBack, Lend, Recall
+from edge_agent.wire.hosting import Abandon, Compare, Dial, GiveUpRoute, Listen
+from edge_agent.wire.lending import Forget, GiveBack, Lend, Recall
 from edge_agent.wire.lending import Tally as KeepTally
 from edge_agent.wire.messages import (
-    Abandon,
     AgentToWorker,
     Codec,
     Counted,
     Deployment,
     Discard,
     Failure,
-    Forget,
     Infer,
     Message,
     Ran,

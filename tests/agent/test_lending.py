@@ -16,13 +16,12 @@ from edge_agent.agent import stations
 from edge_agent.agent.lending import ASKED_ALIKE
 from edge_agent.transport.memory import OwnMemory, mapped
 from edge_agent.transport.tally import TALLY_BYTES, Tally
-from edge_agent.wire.lending import GiveBack, Lend, Recall
+from edge_agent.wire.lending import Forget, GiveBack, Lend, Recall
 from edge_agent.wire.lending import Tally as KeepTally
 from edge_agent.wire.messages import (
     AskModels,
     Done,
     Failure,
-    Forget,
     Result,
     Run,
     Switch,

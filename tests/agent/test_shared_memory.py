@@ -10,9 +10,9 @@ import pytest
 from edge_agent.errors import ProtocolError
 from edge_agent.tensors import ElementType
 from edge_agent.transport.memory import OwnMemory, mapped
+from edge_agent.wire.lending import Forget
 from edge_agent.wire.messages import (
     Failure,
-    Forget,
     Ran,
     Result,
 )

@@ -28,6 +28,7 @@ from edge_agent.transport.local import FrameStream
 from edge_agent.wire.arrays import pack_arrays, unpack_arrays
 from edge_agent.wire.frames import Buffer
 from edge_agent.wire.hosting import (
+    Abandon,
     Closed,
     Compare,
     Compared,
@@ -44,7 +45,6 @@ from edge_agent.wire.hosting import (
     Unlinked,
 )
 from edge_agent.wire.messages import (
-    Abandon,
     Codec,
     Deployment,
     Message,

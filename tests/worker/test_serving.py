@@ -23,12 +23,12 @@ from edge_agent.transport.local import ConnectionLost, FrameStream
 from edge_agent.transport.memory import OwnMemory
 from edge_agent.wire.arrays import pack_arrays, unpack_arrays
 from edge_agent.wire.frames import frame_parts
+from edge_agent.wire.hosting import Abandon
+from edge_agent.wire.lending import Forget
 from edge_agent.wire.messages import (
-    Abandon,
     Codec,
     Counted,
     Deployment,
-    Forget,
     Ran,
     Ready,
     Run,
