@@ -294,6 +294,8 @@ class DividedPlan:
     lost: tuple[str, ...] = ()
     """By route, why it is of no use any more; "" if it is."""
     epoch: int = 0
+    deployed_s: float | None = None
+    """Seconds that cutting, preparing, opening and linking its stages took."""
     sent_as: tuple[SentAs, ...] = ()
     """Where tensors are sent in fewer bits."""
     wire_refused: str = ""

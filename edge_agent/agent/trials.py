@@ -31,7 +31,8 @@ from edge_agent.plans import DeployedStage, DividedPlan, Epoch, ExecutionPlan, S
 from edge_agent.problems import Surroundings
 from edge_agent.profiles import StageTimes
 from edge_agent.stages import Crossing, StageModel
-from edge_agent.store.stage_content import places
+from edge_agent.store.cuts import CutKey
+from edge_agent.store.stage_content import missing, places
 from edge_agent.subgraphs import ModelId, SegmentRange
 from edge_agent.tensors import Shape, TensorName, WireType
 from edge_agent.wire.cutting import CutStages
@@ -138,6 +139,8 @@ class Trial:
         self._own: OwnPart | None = None
         self._narrowed: frozenset[tuple[DeviceId, DeviceId]] = frozenset()
         """From where to where tensors are sent in fewer bits."""
+        self._preparing_s = 0.0
+        """What the last layout took."""
 
     def run(self, around: Callable[[], Surroundings]) -> Found:
         """Plan, prepare, plan again, open, compare. `around` is what there is to plan over.
@@ -193,9 +196,12 @@ class Trial:
     # ---- preparing
 
     def _prepared(self, layout: Layout) -> Ready:
+        begun_s = clock.monotonic_s()
         self._cut(layout)
         models = {stage.number: self._models[stage.segments] for stage in layout.stages}
-        return self._attempt.prepare(layout, models, is_fresh=self._is_fresh)
+        ready = self._attempt.prepare(layout, models, is_fresh=self._is_fresh)
+        self._preparing_s = clock.monotonic_s() - begun_s
+        return ready
 
     @property
     def _whole(self) -> SegmentRange:
@@ -204,7 +210,10 @@ class Trial:
     def _cut(self, layout: Layout) -> None:
         """Have the models of its stages, and the whole as one, for the samples that belong to
         it."""
-        wanted = [part for part in {*layout.parts, self._whole} if part not in self._models]
+        for part in {*layout.parts, self._whole} - self._models.keys():
+            if (kept := self._kept(part)) is not None:
+                self._models[part] = kept
+        wanted = {*layout.parts, self._whole} - self._models.keys()
         if not wanted:
             return
         self._attempt.report(0.0, "cutting the stages out")
@@ -229,6 +238,23 @@ class Trial:
                 builder.close()
         self._models |= {stage.segments: stage for stage in stages}
 
+    def _kept(self, part: SegmentRange) -> StageModel | None:
+        """A stage that was cut out before, which spares the start of a builder."""
+        record, stores = self._loaded.record, self._means.stores
+        key = CutKey(
+            model=record.model,
+            shapes=self._plan.shapes,
+            samples=record.samples,
+            starts=tuple(segment.nodes[0] for segment in self._plan.segments),
+            segments=part,
+        )
+        try:
+            stage = stores.cuts.get(key)
+            return stage if stage is not None and not missing(stage, stores.pool) else None
+        except StorageError as error:
+            log.warning("%s; the stage is cut again", error)
+            return None
+
     def _keep_times(self, ready: Ready, division: str) -> None:
         """Keep what was measured of the stages on other devices."""
         record = self._loaded.record
@@ -247,6 +273,7 @@ class Trial:
     # ---- opening and comparing
 
     def _opened(self, best: Distribution, ready: Ready) -> Found:
+        begun_s = clock.monotonic_s()
         loaded, attempt, means = self._loaded, self._attempt, self._means
         outputs = [spec.name for spec in loaded.lane.outputs]
         crossings = crossings_of(ready.layout, ready.models, outputs, THIS_DEVICE, self._wire_of)
@@ -276,6 +303,7 @@ class Trial:
                 for prepared in ready.own.values():
                     means.preparing.forget(prepared.hosted.key)
                 raise
+        deployed_s = self._preparing_s + clock.monotonic_s() - begun_s
         sent_as = tuple(_sent_as(crossings))
         compared = self._compared(own, routes, is_narrowed=bool(sent_as))
         if compared.wrong and sent_as:
@@ -284,7 +312,8 @@ class Trial:
         reason = _reason(compared)
         if is_asked:
             reason = f"divided as asked, whether it pays or not: {compared.evidence}"
-        plan = self._told_of(best, ready, reason, compared, sent_as, is_asked=is_asked)
+        told = self._told_of(best, ready, reason, compared, sent_as, is_asked=is_asked)
+        plan = replace(told, deployed_s=deployed_s)
         if not plan.is_used:
             self.give_up()
             return Found(plan=plan)

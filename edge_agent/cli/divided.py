@@ -30,6 +30,8 @@ def divided_lines(plan: DividedPlan | None, state: ModelState) -> list[str]:
             f"one request, measured {_rate(plan.measured_per_s)} and "
             f"{_ms(plan.measured_latency_s)}; this device alone {_rate(plan.alone_per_s)}"
         )
+    if plan.deployed_s is not None:
+        lines.append(f"  ready on all devices within {plan.deployed_s:.2g} s")
     lines += [f"  {_end(s.source)} → {_end(s.target)}: sent as {s.wire}" for s in plan.sent_as]
     if plan.wire_refused:
         lines.append(f"  tensors are sent as they are: in fewer bits, {plan.wire_refused}")
