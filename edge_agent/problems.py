@@ -99,7 +99,7 @@ class PlannedDevice:
             if which in seen:
                 raise ValueError(f"{where}: got the times of {which} twice")
             seen.add(which)
-            _check_times(f"{where}, {which}", times)
+            check_times(f"{where}, {which}", times)
             if which.cores > self.cores:
                 raise ValueError(
                     f"{where}: got times of {which}, whose runs need {which.cores} cores at once, "
@@ -383,7 +383,8 @@ def _check_numbers(where: str, **numbers: float) -> None:
             raise ValueError(f"{where}: got {key} {number:g}, want a number of at least 0")
 
 
-def _check_times(where: str, times: SegmentTimes) -> None:
+def check_times(where: str, times: SegmentTimes) -> None:
+    """Raises: ValueError: a number in it is none that a time can have."""
     if times.configuration.instances < 1:
         raise ValueError(f"{where}: got {times.configuration.instances} instances, want at least 1")
     _check_numbers(

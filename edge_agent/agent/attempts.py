@@ -37,6 +37,8 @@ from edge_agent.errors import (
 )
 from edge_agent.peers import PeerCondition
 from edge_agent.plans import Epoch
+from edge_agent.problems import check_times
+from edge_agent.profiles import StageTimes
 from edge_agent.stages import Blob, Crossing, StageModel
 from edge_agent.store.hosted import HostedKey
 from edge_agent.store.pool import Pool
@@ -315,6 +317,7 @@ class Attempt:
                 case FromDevice(device=device, message=StagePrepared() as prepared_there):
                     heard_s[device] = clock.monotonic_s()
                     if where.get(prepared_there.stage) == device:
+                        self._check_told(device, prepared_there, models)
                         told[prepared_there.stage] = prepared_there
                         key = device, models[prepared_there.stage].id
                         self.received_bytes[key] += prepared_there.received_bytes
@@ -322,6 +325,23 @@ class Attempt:
                 case _:
                     pass
         return own, told
+
+    def _check_told(
+        self, device: DeviceId, told: StagePrepared, models: Mapping[int, StageModel]
+    ) -> None:
+        """Raises: ProtocolError: its times are none of that stage."""
+        segments = models[told.stage].segments
+        try:
+            for times in told.times:
+                check_times(f"stage {told.stage}, {times.configuration}", times)
+            StageTimes(segments=segments, times=told.times, device_key="", division="")
+        except ValueError as error:
+            raise self._blamed(device, str(error)) from None
+
+    def _blamed(self, device: DeviceId, what: str) -> ProtocolError:
+        """The error that a device broke a rule, which is counted."""
+        self.peers.offend(device, what)
+        return ProtocolError(f"{self.peers.name_of(device)}: {what}")
 
     def _check_silence(
         self, awaited: Iterable[DeviceId], heard_s: Mapping[DeviceId, float]
@@ -469,7 +489,7 @@ class Attempt:
                     self._dial(me, other, port, keys, own)
                 case FromDevice(device=device, message=ListeningFor(device=other, port=port)):
                     if (device, other) not in dialling:
-                        raise ProtocolError(f"{device} listens for {other}, which nobody asked")
+                        raise self._blamed(device, f"it listens for {other}, which nobody asked")
                     self._dial(device, other, port, keys, own)
                 case Linked():
                     unlinked.discard(me)

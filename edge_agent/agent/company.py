@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from edge_agent import clock
 from edge_agent.agent.offers import Offers
 from edge_agent.agent.peer_sessions import Session
 from edge_agent.agent.peering import Peering
 from edge_agent.devices import THIS_DEVICE, DeviceId
 from edge_agent.endpoints import Endpoint
+from edge_agent.errors import ProtocolError
 from edge_agent.hardware import DeviceProfile
 from edge_agent.known_peers import KnownPeer
 from edge_agent.peers import Peer
@@ -59,6 +61,16 @@ class Company:
         """Send to a peer, if it is there; whether it is, and takes it."""
         return self._ask(device, lambda s: s.is_there and s.send(message), otherwise=False)
 
+    def offend(self, device: DeviceId, what: str) -> None:
+        """A peer broke a rule, which is counted, and leads to a bar."""
+
+        def on_thread() -> None:
+            session = self._peering.session_with(device)
+            if session is not None:
+                session.offend(what, clock.monotonic_s())
+
+        self._peering.post(on_thread)
+
     def reached_at(self, device: DeviceId) -> tuple[Endpoint, ...]:
         """Where the agent of a peer is reached, what works now first; () if it is no peer, or does
         not listen."""
@@ -84,8 +96,14 @@ class Company:
         return self._ask(device, lambda s: s.receive_bytes_per_s or 0.0, otherwise=0.0)
 
     def fetch(self, peer: Peer, tensor: Partial, on_received: Callable[[int], None]) -> None:
-        """See `Peering.fetch`."""
-        self._peering.fetch(peer, tensor, on_received)
+        """See `Peering.fetch`. A peer offends with content that is not what its hash says."""
+        had_bytes = tensor.received_bytes
+        try:
+            self._peering.fetch(peer, tensor, on_received)
+        except ProtocolError as error:
+            if not had_bytes:  # else it may be what another one sent before
+                self.offend(peer.id, str(error))
+            raise
 
     def known(self) -> tuple[KnownPeer, ...]:
         """All peers with all that is known of them, by name."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -80,6 +81,8 @@ from edge_agent.wire.parts import MAX_TOLD_CHARACTERS
 
 log = logging.getLogger(__name__)
 
+MOST_MODELS: Final = 1024
+"""Of an owner, of which it is remembered which epoch began last."""
 MOST_EPOCHS: Final = 16
 """Of one owner at once."""
 MOST_WAITING: Final = 1024
@@ -104,6 +107,10 @@ class Peers(OtherDevices, Protocol):
     def fetch(self, peer: Peer, tensor: Partial, on_received: Callable[[int], None]) -> None:
         """Get what is missing of a tensor from a peer."""
         ...
+
+
+class _Offence(ProtocolError):
+    """An owner broke a rule, which is counted."""
 
 
 @dataclass(slots=True)
@@ -134,7 +141,8 @@ class Hosting:
         self._new_worker = new_worker
         self._changing = threading.Lock()
         self._epochs: dict[Epoch, _Place] = {}
-        self._newest: dict[tuple[str, ModelId], tuple[int, int]] = {}
+        self._newest: dict[str, OrderedDict[ModelId, tuple[int, int]]] = {}
+        """The last epoch of each model that an owner began, by its id."""
         self._is_stopped = False
 
     # ---- what the thread of the peers calls
@@ -170,7 +178,8 @@ class Hosting:
     def _begin(self, owner: Peer, epoch: Epoch) -> _Place | None:
         """A new epoch; None: it was refused. Hold the lock."""
         number = epoch.incarnation, epoch.number
-        newest = self._newest.get((epoch.owner, epoch.model), number)
+        begun = self._newest.setdefault(epoch.owner, OrderedDict())
+        newest = begun.get(epoch.model, number)
         own = sum(place.owner.key in owner.keys for place in self._epochs.values())
         if number < newest:
             raise ProtocolError(f"it begins {epoch}, which is older than one that it began before")
@@ -182,7 +191,10 @@ class Hosting:
                 Busy(f"{own} epochs of it are hosted here, want at most {MOST_EPOCHS}"),
             )
             return None
-        self._newest[epoch.owner, epoch.model] = number
+        begun[epoch.model] = number
+        begun.move_to_end(epoch.model)
+        if len(begun) > MOST_MODELS:
+            begun.popitem(last=False)
         self._epochs[epoch] = place = _Place(owner)
         hosted = _HostedEpoch(epoch, place, self, self._peers, self._preparing)
         threading.Thread(target=hosted.run, name="hosted", daemon=True).start()
@@ -275,6 +287,8 @@ class _HostedEpoch:
                 if message is not None and not self._place.stopped.is_set():
                     self._do(message)
         except EdgeAgentError as error:
+            if isinstance(error, _Offence):
+                self._peers.offend(self._place.owner.id, str(error))
             if not self._place.stopped.is_set():
                 log.warning("%s cannot be hosted: %s", self._epoch, error)
                 self._failed(error)
@@ -316,7 +330,7 @@ class _HostedEpoch:
     @property
     def _opened(self) -> _StageWorker:
         if self._worker is None:
-            raise ProtocolError(f"{self._epoch} is not open")
+            raise _Offence(f"{self._epoch} is not open")
         return self._worker
 
     def _prepare(self, message: PrepareStage) -> None:
@@ -365,7 +379,7 @@ class _HostedEpoch:
 
     def _stage_model(self, message: PrepareStage) -> StageModel:
         if message.model.size_bytes > MAX_STAGE_MODEL_BYTES:
-            raise ProtocolError(
+            raise _Offence(
                 f"got a stage described in {message.model.size_bytes} bytes, want at most "
                 f"{MAX_STAGE_MODEL_BYTES}"
             )
@@ -378,14 +392,17 @@ class _HostedEpoch:
         with received:
             raw = b"".join(map(bytes, received))
         received.discard()
-        stage: StageModel = decode(_STAGE_MODEL, raw)
+        try:
+            stage: StageModel = decode(_STAGE_MODEL, raw)
+        except ProtocolError as error:
+            raise _Offence(str(error)) from error
         if stage.model != self._epoch.model:
-            raise ProtocolError(f"got a stage of model {stage.model[:12]} for {self._epoch}")
+            raise _Offence(f"got a stage of model {stage.model[:12]} for {self._epoch}")
         return stage
 
     def _open(self, message: OpenStages) -> None:
         if self._worker is not None:
-            raise ProtocolError(f"{self._epoch} is open")
+            raise _Offence(f"{self._epoch} is open")
         self._hosting.check_windows(message)
         part = DividedPart(
             crossings=message.crossings,
@@ -406,7 +423,7 @@ class _HostedEpoch:
     def _here(self, stage: HostedStage) -> StageHere:
         prepared = self._prepared.get(stage.number)
         if prepared is None or prepared.hosted.key.stage.id != stage.id:
-            raise ProtocolError(f"stage {stage.number} of {self._epoch} was not prepared")
+            raise _Offence(f"stage {stage.number} of {self._epoch} was not prepared")
         return prepared.here(stage.number)
 
     def _dial(self, message: DialTo) -> None:

@@ -27,6 +27,10 @@ class OtherDevices(Protocol):
         """Send to a peer; whether it is there and takes it."""
         ...
 
+    def offend(self, device: DeviceId, what: str) -> None:
+        """A peer broke a rule."""
+        ...
+
     def reached_at(self, device: DeviceId) -> tuple[Endpoint, ...]:
         """Where the agent of a peer is, what works now first; () if it does not listen."""
         ...

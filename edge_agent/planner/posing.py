@@ -176,12 +176,18 @@ def _peers(
         reason = _why_left(peer, around.links)
         if not reason and peer.profile is not None:
             own = [s for s in stages.get(peer.device, ()) if _is_of(s, peer, model.summary)]
-            device, seen = _peer(peer, peer.profile, model, around.profile, own, is_for_throughput)
-            if device.times:
-                devices.append(device)
-                measured[device.id] = seen
-                continue
-            reason = "none of its units takes any part of the model"
+            device = _expected(peer, peer.profile, model, around.profile, is_for_throughput)
+            try:
+                device, seen = with_stages(device, peer.profile, model.summary, own)
+            except ValueError as error:
+                # Others are not to be planned without because of what one says.
+                reason = f"what it says of itself cannot be: {error}"
+            else:
+                if device.times:
+                    devices.append(device)
+                    measured[device.id] = seen
+                    continue
+                reason = "none of its units takes any part of the model"
         left_out.append(LeftOut(device=peer.device, reason=reason))
     return tuple(devices), measured, tuple(left_out)
 
@@ -203,20 +209,20 @@ def _is_of(stage: StageTimes, peer: PlanningPeer, summary: ModelSummary) -> bool
     return stage.device_key == peer.device_key and stage.division == summary.division
 
 
-def _peer(
+def _expected(
     peer: PlanningPeer,
     profile: DeviceProfile,
     model: ProfiledModel,
     own: DeviceProfile | None,
-    stages: Sequence[StageTimes],
     is_for_throughput: bool,
-) -> tuple[PlannedDevice, MeasuredSegments]:
+) -> PlannedDevice:
+    """A peer as its device profile lets expect it."""
     summary = model.summary
     device = planned_device(profile, summary, is_for_throughput=is_for_throughput)
     device = replace(device, id=peer.device, most_crossing_bytes=peer.most_crossing_bytes)
-    if own is not None:
-        device = calibrated_device(device, profile, summary, own, model.profile.times)
-    return with_stages(device, profile, summary, stages)
+    if own is None:
+        return device
+    return calibrated_device(device, profile, summary, own, model.profile.times)
 
 
 def _links(

@@ -111,12 +111,16 @@ class FakePeers:
 
     told: deque[tuple[DeviceId, Message]] = field(default_factory=deque)
     content: dict[str, bytes] = field(default_factory=dict)
+    offences: list[tuple[DeviceId, str]] = field(default_factory=list)
     offers: Offers = field(default_factory=Offers)
     listens_at: Endpoint | None = None
 
     def tell(self, device: DeviceId, message: Message) -> bool:
         self.told.append((device, message))
         return True
+
+    def offend(self, device: DeviceId, what: str) -> None:
+        self.offences.append((device, what))
 
     def reached_at(self, device: DeviceId) -> tuple[Endpoint, ...]:
         del device

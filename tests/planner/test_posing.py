@@ -291,3 +291,13 @@ def test_tensors_are_sent_in_fewer_bits_where_that_is_allowed_and_pays() -> None
     assert [k.wire for k in found.problem.links] == [None, None]
     assert found.notes[-1] == "Tensors are sent as fp16 where that pays: nowhere."
     assert not any("sent as" in note for note in pose(loaded(), around(EQUAL)).notes)
+
+
+def test_a_peer_that_says_what_cannot_be_is_left_out_and_the_others_are_not() -> None:
+    other = peer(BOX, "box", board())
+    wrong = stage(1, times(ONE, (50e-3, float("nan"))))
+    found = pose(loaded(), around(EQUAL, other), {PI: [wrong]})
+    assert [device.id for device in found.problem.devices] == [THIS_DEVICE, BOX]
+    (out,) = found.left_out
+    assert out.device == PI
+    assert out.reason.startswith("what it says of itself cannot be: device pi2abc, ")
