@@ -207,6 +207,24 @@ def convolving(path: Path, blocks: int = 4, channels: int = 32, size: int = 28) 
     return saved(model(graph), path)
 
 
+def multiplying(path: Path, width: int = 1500, layers: int = 4) -> Path:
+    """A chain of matrix products, float32[1,width], each with weights of width² numbers."""
+    rng = np.random.default_rng(5)
+    nodes, weights = [], []
+    before = "x"
+    for i in range(layers):
+        matrix = (rng.standard_normal((width, width)) / width**0.5).astype(np.float32)
+        weights.append(numpy_helper.from_array(matrix, f"w{i}"))
+        after = "y" if i == layers - 1 else f"t{i}"
+        nodes += [
+            helper.make_node("MatMul", [before, f"w{i}"], [f"m{i}"]),
+            helper.make_node("Tanh", [f"m{i}"], [after]),
+        ]
+        before = after
+    ends = ([value("x", [1, width])], [value("y", [1, width])])
+    return saved(model(helper.make_graph(nodes, "multiplying", *ends, weights)), path)
+
+
 def positions(path: Path, width: int = 512, layers: int = 3) -> Path:
     """y = tanh(x · w) + p, float32[N,L,8]: p is computed at length from L alone, so that it is a
     constant as soon as L is known. z is L."""

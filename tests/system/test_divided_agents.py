@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -17,18 +18,21 @@ from edge_agent.plans import DividedPlan
 from edge_agent.tensors import Arrays, WireType
 from edge_agent.wire.parts import ModelState
 from tests.system.conftest import _place
-from tests.system.made_models import convolving
+from tests.system.made_models import convolving, multiplying
 from tests.system.running import QUICK_PLANS, RunningAgent, wait_until
+from tests.tools.test_lab import missing
 
 LISTEN = ("--listen", "tcp://127.0.0.1:0")
 DIVIDED_S = 240.0
 
 
-def joined(stack: ExitStack, *names: str) -> list[RunningAgent]:
-    """Agents at places of their own, each joined to all before it."""
+def joined(
+    stack: ExitStack, *names: str, states: Mapping[str, Path] | None = None
+) -> list[RunningAgent]:
+    """Agents at places of their own, each joined to all before it; `states` are folders of some."""
     agents: list[RunningAgent] = []
     for name in names:
-        place = _place(stack, None)
+        place = _place(stack, (states or {}).get(name))
         tokens = [a.command("invite", "--json").json["token"] for a in agents]
         options = (*LISTEN, "--name", name)
         options += ("--join", tokens[0]) if tokens else ()
@@ -88,6 +92,44 @@ def test_a_divided_model_gives_what_the_whole_gives_also_when_a_device_is_killed
             assert not left.is_used
             assert "near" in left.reason
             check(ask(client, feeds), want)
+
+
+@contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[Path]:
+    """A file system in memory."""
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "small", folder], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(missing() is not None, reason=missing() or "")
+def test_a_host_without_room_on_its_disk_says_so_and_serves_when_there_is_some(
+    tmp_path: Path,
+) -> None:
+    with ExitStack() as stack:
+        disk = stack.enter_context(small_disk(tmp_path / "disk", "16m"))
+        home, near = joined(stack, "home", "near", states={"near": disk / "state"})
+        path = multiplying(tmp_path / "net.onnx")
+        with home.client() as client:
+            state = client.load(path, "net", over=["near"], wait=True, timeout_s=DIVIDED_S)
+            assert (state.planning, state.dividing) == ("done", "failed")
+            assert state.dividing_progress.startswith("near: ")
+            assert "free some space there" in state.dividing_progress
+            feeds = inputs_of(client, "net")[:4]
+            want = ask(client, feeds)
+            subprocess.run(["mount", "-o", "remount,size=400m", disk], check=True)
+            client.replan("net")
+            state = client.wait("net", DIVIDED_S)
+            assert (state.dividing, state.dividing_progress) == ("done", "done")
+            assert state.divided
+            check(ask(client, feeds), want)
+        with near.client() as client:
+            (peer,) = client.peers().peers
+            assert peer.offences == 0
 
 
 @pytest.mark.long
