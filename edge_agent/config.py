@@ -122,6 +122,9 @@ class Peering:
     """After so long without a heartbeat a peer counts as lost."""
     gone_s: float = 10.0
     """After so long, as gone."""
+    plaintext_streams: bool = False
+    """Whether tensors cross to other devices unencrypted: for benchmarks, on loopback and in
+    network namespaces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -456,6 +459,9 @@ class _Reader:
                     found[key] = parse_listen(name, found[key])
                 case "name":
                     check_device_name(name, found[key])
+                case "plaintext_streams":
+                    if not isinstance(found[key], bool):
+                        self._refuse("peering.plaintext_streams", found[key], "true or false")
                 case _:
                     self._seconds(f"peering.{key}", found[key])
         peering = Peering(**found)

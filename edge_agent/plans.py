@@ -296,6 +296,8 @@ class DividedPlan:
     epoch: int = 0
     deployed_s: float | None = None
     """Seconds that cutting, preparing, opening and linking its stages took."""
+    is_encrypted: bool = True
+    """Whether what crosses between devices is."""
     sent_as: tuple[SentAs, ...] = ()
     """Where tensors are sent in fewer bits."""
     wire_refused: str = ""

@@ -237,6 +237,8 @@ class Surroundings:
     wire: WireType | None = None
     """As what float32 tensors may be sent between devices where that pays; None: only as they
     are."""
+    is_encrypted: bool = True
+    """Whether what crosses between devices is."""
     keeps_whole: bool = False
     """Whether the owner holds a plan of the whole model in memory, to fall back on, and has only
     the rest for what it does in another one. `held_bytes` and the statistics are without it."""

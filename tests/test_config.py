@@ -224,7 +224,12 @@ AT = '"tcp://pi2:7600"'
         ("peering = 1", "key peering: got 1, want a table"),
         (
             "peering.port = 1",
-            "key peering.port: is unknown, want one of listen, name, beat_s, silent_s, gone_s",
+            "key peering.port: is unknown, want one of listen, name, beat_s, silent_s, gone_s, "
+            "plaintext_streams",
+        ),
+        (
+            "peering.plaintext_streams = 1",
+            "key peering.plaintext_streams: got 1, want true or false",
         ),
         (
             "peering.listen = 'tcp://pi1:7600'",

@@ -21,6 +21,7 @@ from edge_agent.agent.layouts import Layout, PlacedStage, neighbours_of
 from edge_agent.agent.offers import Offered, content_of
 from edge_agent.agent.other_devices import OtherDevices
 from edge_agent.agent.own_part import OwnPart
+from edge_agent.agent.plaintext import check_plaintext
 from edge_agent.agent.preparing import Prepared, Preparing
 from edge_agent.agent.stations import OfDivided
 from edge_agent.agent.surroundings import Known
@@ -444,7 +445,7 @@ class Attempt:
             for device, found in neighbours.items()
             for n in found
         }
-        self._link(sorted(pairs), keys, own)
+        self._link(sorted(pairs), keys, own, is_encrypted=is_encrypted)
 
     def _hosted(self, stage: PlacedStage, models: Mapping[int, StageModel]) -> HostedStage:
         record = self.record
@@ -466,6 +467,8 @@ class Attempt:
         pairs: Sequence[tuple[DeviceId, DeviceId]],
         keys: Mapping[DeviceId, str | None],
         own: OwnPart,
+        *,
+        is_encrypted: bool,
     ) -> None:
         """Have the workers connect to each other: one of each pair listens, and then the other
         one dials."""
@@ -478,6 +481,8 @@ class Attempt:
             if listening == me:
                 at = self.peers.listens_at
                 assert at is not None
+                if not is_encrypted:
+                    check_plaintext([at.host])
                 own.tell(Listen(epoch=self.epoch, device=other, key=keys[other], at=at.at(0)))
             else:
                 self._tell(listening, ListenFor(epoch=self.epoch, device=other, key=keys[other]))
@@ -534,6 +539,8 @@ class Attempt:
         hosts = tuple(dict.fromkeys(endpoint.host for endpoint in endpoints))
         if dialling == peers.device:
             to = tuple(Endpoint(host=host, port=port) for host in hosts)
+            if key is None:
+                check_plaintext(hosts)
             own.tell(Dial(epoch=self.epoch, device=listening, key=key, to=to))
         else:
             self._tell(

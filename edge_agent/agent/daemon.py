@@ -21,6 +21,7 @@ from edge_agent.agent.hosting import Hosting
 from edge_agent.agent.own_profile import OwnProfile
 from edge_agent.agent.peer_answers import PeerAnswers
 from edge_agent.agent.peering import Peering
+from edge_agent.agent.plaintext import SETTING
 from edge_agent.agent.planners import Planners
 from edge_agent.agent.preparing import Preparing
 from edge_agent.agent.probing import Prober
@@ -150,7 +151,10 @@ def _run(
         preparing,
         limits.max_bytes_in_flight,
         lambda: workers.prepare(is_background=False),
+        allows_plaintext=settings.peering.plaintext_streams,
     )
+    if settings.peering.plaintext_streams:
+        log.warning("tensors cross to other devices UNENCRYPTED if both say so: %s", SETTING)
     means = Means(
         settings=settings,
         stores=stores,

@@ -75,7 +75,13 @@ class Deployer:
     def surroundings(self, loaded: Loaded) -> Surroundings:
         """What a model may be planned over beside this device; it may block."""
         held_bytes = partial(self.held_bytes, loaded)
-        return surroundings(self._peers, loaded, self.device_keys(), held_bytes)
+        return surroundings(
+            self._peers,
+            loaded,
+            self.device_keys(),
+            held_bytes,
+            is_encrypted=self._means.is_encrypted,
+        )
 
     def device_keys(self) -> dict[DeviceId, str]:
         """What times are valid for that peers measured last."""

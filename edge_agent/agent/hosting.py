@@ -17,6 +17,7 @@ import msgspec
 
 from edge_agent import clock
 from edge_agent.agent.other_devices import OtherDevices
+from edge_agent.agent.plaintext import SETTING, check_plaintext
 from edge_agent.agent.preparing import Prepared, Preparing
 from edge_agent.agent.processes import Child
 from edge_agent.agent.workers import OPEN_TIMEOUT_S, died_opening, not_opened_in_time
@@ -133,12 +134,16 @@ class Hosting:
         preparing: Preparing,
         max_window_bytes: int,
         new_worker: Callable[[], Child],
+        *,
+        allows_plaintext: bool = False,
     ) -> None:
-        """`max_window_bytes` is what may come in at once for one epoch."""
+        """`max_window_bytes` is what may come in at once for one epoch; `allows_plaintext`: what
+        crosses need not be encrypted (see `plaintext`)."""
         self._peers = peers
         self._preparing = preparing
         self._max_window_bytes = max_window_bytes
         self._new_worker = new_worker
+        self._allows_plaintext = allows_plaintext
         self._changing = threading.Lock()
         self._epochs: dict[Epoch, _Place] = {}
         self._newest: dict[str, OrderedDict[ModelId, tuple[int, int]]] = {}
@@ -239,6 +244,14 @@ class Hosting:
         if place is not None:
             _stop(place)
 
+    def check_encrypted(self, message: OpenStages) -> None:
+        """Raises: UsageError: it is not, although this device wants it."""
+        if not message.is_encrypted and not self._allows_plaintext:
+            raise UsageError(
+                f"tensors are to cross unencrypted, which this device does not allow: remove "
+                f"{SETTING} of the owner"
+            )
+
     @property
     def count(self) -> int:
         """How many epochs are hosted."""
@@ -278,6 +291,7 @@ class _HostedEpoch:
         self._held: list[ModelId] = []
         self._offered = ExitStack()
         self._worker: _StageWorker | None = None
+        self._is_encrypted = True
 
     def run(self) -> None:
         """Until it is over."""
@@ -321,6 +335,8 @@ class _HostedEpoch:
                 at = self._peers.listens_at
                 if at is None:
                     raise UsageError("this agent does not listen, so that no worker of it can")
+                if not self._is_encrypted:
+                    check_plaintext([at.host])
                 self._opened.tell(Listen(epoch=self._epoch, device=device, key=key, at=at.at(0)))
             case DialTo():
                 self._dial(message)
@@ -404,6 +420,8 @@ class _HostedEpoch:
         if self._worker is not None:
             raise _Offence(f"{self._epoch} is open")
         self._hosting.check_windows(message)
+        self._hosting.check_encrypted(message)
+        self._is_encrypted = message.is_encrypted
         part = DividedPart(
             crossings=message.crossings,
             stages=tuple(map(self._here, message.stages)),
@@ -432,6 +450,8 @@ class _HostedEpoch:
         to = tuple(Endpoint(host=host, port=message.port) for host in hosts)[:MAX_CANDIDATES]
         if not to:
             raise UsageError(f"no address of device {message.device} is known")
+        if not self._is_encrypted:
+            check_plaintext(endpoint.host for endpoint in to)
         self._opened.tell(Dial(epoch=self._epoch, device=message.device, key=message.key, to=to))
 
 

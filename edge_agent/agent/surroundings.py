@@ -30,6 +30,8 @@ def surroundings(
     loaded: Loaded,
     device_keys: Mapping[DeviceId, str],
     held_bytes: Callable[[DeviceId], int],
+    *,
+    is_encrypted: bool,
 ) -> Surroundings:
     """The peers that are there, have told what they can do, and may be used for a model.
 
@@ -54,6 +56,7 @@ def surroundings(
         links=tuple(found.link for found in measured_links(known)),
         profile=company.own_profile(),
         wire=None if allowed is None else allowed.type,
+        is_encrypted=is_encrypted,
         keeps_whole=True,
     )
 

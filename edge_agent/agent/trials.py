@@ -90,6 +90,11 @@ class Means:
     peers: Peers
     host: Host
 
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether what crosses between workers is."""
+        return not self.settings.peering.plaintext_streams
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployed:
@@ -296,7 +301,13 @@ class Trial:
             serve = self._serve()
             try:
                 attempt.open(
-                    ready, crossings, routes, own, serve, self._shapes(), is_encrypted=True
+                    ready,
+                    crossings,
+                    routes,
+                    own,
+                    serve,
+                    self._shapes(),
+                    is_encrypted=means.is_encrypted,
                 )
             except StorageError:
                 # As after an update of ONNX Runtime: the next time they are built again.
@@ -417,6 +428,7 @@ class Trial:
             alone_over_divided=compared.alone_over_divided if compared else None,
             control=compared.control if compared else None,
             epoch=self._attempt.epoch.number,
+            is_encrypted=self._means.is_encrypted,
             sent_as=sent_as,
             wire_refused=self._loaded.dividing.wire_refused,
         )

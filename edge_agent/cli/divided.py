@@ -33,6 +33,8 @@ def divided_lines(plan: DividedPlan | None, state: ModelState) -> list[str]:
     if plan.deployed_s is not None:
         lines.append(f"  ready on all devices within {plan.deployed_s:.2g} s")
     lines += [f"  {_end(s.source)} → {_end(s.target)}: sent as {s.wire}" for s in plan.sent_as]
+    if not plan.is_encrypted:
+        lines.append("  tensors cross between devices UNENCRYPTED, for benchmarks")
     if plan.wire_refused:
         lines.append(f"  tensors are sent as they are: in fewer bits, {plan.wire_refused}")
     lines += [f"  route {number} is lost: {why}" for number, why in enumerate(plan.lost) if why]

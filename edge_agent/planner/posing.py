@@ -139,7 +139,9 @@ def _owner(model: ProfiledModel, around: Surroundings) -> PlannedDevice:
     profile = around.profile
     measured = {times.configuration.unit for times in model.profile.times}
     network = NetworkProfile() if profile is None else profile.network
-    send_s_per_byte, receive_s_per_byte = network_s_per_byte(network)
+    send_s_per_byte, receive_s_per_byte = network_s_per_byte(
+        network, is_encrypted=around.is_encrypted
+    )
     memory_bytes = model.device.memory_bytes
     if profile is not None and profile.available_bytes is not None:
         memory_bytes = int(profile.available_bytes.value)
@@ -176,7 +178,7 @@ def _peers(
         reason = _why_left(peer, around.links)
         if not reason and peer.profile is not None:
             own = [s for s in stages.get(peer.device, ()) if _is_of(s, peer, model.summary)]
-            device = _expected(peer, peer.profile, model, around.profile, is_for_throughput)
+            device = _expected(peer, peer.profile, model, around, is_for_throughput)
             try:
                 device, seen = with_stages(device, peer.profile, model.summary, own)
             except ValueError as error:
@@ -213,16 +215,21 @@ def _expected(
     peer: PlanningPeer,
     profile: DeviceProfile,
     model: ProfiledModel,
-    own: DeviceProfile | None,
+    around: Surroundings,
     is_for_throughput: bool,
 ) -> PlannedDevice:
     """A peer as its device profile lets expect it."""
     summary = model.summary
-    device = planned_device(profile, summary, is_for_throughput=is_for_throughput)
+    device = planned_device(
+        profile,
+        summary,
+        is_encrypted=around.is_encrypted,
+        is_for_throughput=is_for_throughput,
+    )
     device = replace(device, id=peer.device, most_crossing_bytes=peer.most_crossing_bytes)
-    if own is None:
+    if around.profile is None:
         return device
-    return calibrated_device(device, profile, summary, own, model.profile.times)
+    return calibrated_device(device, profile, summary, around.profile, model.profile.times)
 
 
 def _links(

@@ -112,6 +112,7 @@ class Links:
         Raises:
             ProtocolError: it is no neighbour, or was to connect before.
         """
+        self._check_key(message)
         link = self._unused(message.device)
         admitted = None if message.key is None else PublicKey(message.key)
         told = _Told(self, link)
@@ -130,10 +131,19 @@ class Links:
         Raises:
             ProtocolError: as `listen`.
         """
+        self._check_key(message)
         link = self._unused(message.device)
         link.key = None if message.key is None else PublicKey(message.key)
         link.rest = list(message.to)
         self._dial_next(link, "there is nowhere to connect to")
+
+    def _check_key(self, message: Listen | Dial) -> None:
+        if (message.key is None) != (self.keys is None):
+            want = "none" if self.keys is None else "one"
+            raise ProtocolError(
+                f"told to connect to {message.device}: got {'no key' if want == 'one' else 'a key'}"
+                f", want {want}"
+            )
 
     def _unused(self, device: DeviceId) -> _Link:
         with self._changing:

@@ -355,6 +355,23 @@ def test_what_cannot_be_done_is_told_and_ends_the_epoch(
     wait_until(made.is_empty, "the epoch is over")
 
 
+def test_streams_without_encryption_are_refused_unless_the_device_allows_them(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = msgspec.structs.replace(open_stages(epoch()), is_encrypted=False)
+    made.hosting.take(OWNER, plain)
+    ((_, code, text),) = made.failed()
+    assert (code, text) == (
+        "usage",
+        "tensors are to cross unencrypted, which this device does not allow: remove "
+        "plaintext_streams in [peering] of the settings of the owner",
+    )
+    wait_until(made.is_empty, "the epoch is over")
+    monkeypatch.setattr(made.hosting, "_allows_plaintext", True)
+    made.hosting.take(OWNER, msgspec.structs.replace(plain, epoch=epoch(2)))
+    assert "was not prepared" in made.failed(2)[1][2]
+
+
 def test_a_stage_of_another_model_is_refused(made: Made) -> None:
     blob = made.offered(stage_model(ModelId("6" * 64)))
     made.hosting.take(OWNER, prepare(blob, epoch()))

@@ -27,16 +27,20 @@ DIVIDED_S = 240.0
 
 
 def joined(
-    stack: ExitStack, *names: str, states: Mapping[str, Path] | None = None
+    stack: ExitStack,
+    *names: str,
+    states: Mapping[str, Path] | None = None,
+    settings: Mapping[str, str] | None = None,
 ) -> list[RunningAgent]:
-    """Agents at places of their own, each joined to all before it; `states` are folders of some."""
+    """Agents at places of their own, each joined to all before it; `states` are folders of some,
+    `settings` more of their config files."""
     agents: list[RunningAgent] = []
     for name in names:
         place = _place(stack, (states or {}).get(name))
         tokens = [a.command("invite", "--json").json["token"] for a in agents]
         options = (*LISTEN, "--name", name)
         options += ("--join", tokens[0]) if tokens else ()
-        agent = RunningAgent(place, options, QUICK_PLANS)
+        agent = RunningAgent(place, options, QUICK_PLANS + (settings or {}).get(name, ""))
         stack.callback(agent.end)
         for token in tokens[1:]:
             with agent.client() as client:
@@ -130,6 +134,31 @@ def test_a_host_without_room_on_its_disk_says_so_and_serves_when_there_is_some(
         with near.client() as client:
             (peer,) = client.peers().peers
             assert peer.offences == 0
+
+
+@pytest.mark.long
+def test_tensors_cross_unencrypted_only_if_both_devices_say_so(tmp_path: Path) -> None:
+    plain = "[peering]\nplaintext_streams = true\n"
+    with ExitStack() as stack:
+        settings = {"home": plain, "near": plain}
+        home, _, wary = joined(stack, "home", "near", "wary", settings=settings)
+        path = convolving(tmp_path / "net.onnx")
+        with home.client() as client:
+            client.load(path, "whole", over=(), wait=True, timeout_s=DIVIDED_S)
+            plan = divided(client, path, "net", "near")
+            assert not plan.is_encrypted
+            assert "UNENCRYPTED" in home.command("plan", "net").out
+            feeds = inputs_of(client, "net")[:8]
+            check(ask(client, feeds), [client.infer("whole", given) for given in feeds])
+            state = client.load(path, "other", over=["wary"], wait=True, timeout_s=DIVIDED_S)
+            assert state.dividing == "failed"
+            assert "wary: tensors are to cross unencrypted, which this device does not allow" in (
+                state.dividing_progress
+            )
+        # One that says nothing of it encrypts, whatever the others say.
+        with wary.client() as client:
+            assert divided(client, path, "net", "near").is_encrypted
+        assert "UNENCRYPTED" in home.place.log.read_text()
 
 
 @pytest.mark.long
