@@ -110,10 +110,6 @@ class Peers(OtherDevices, Protocol):
         ...
 
 
-class _Offence(ProtocolError):
-    """An owner broke a rule, which is counted."""
-
-
 @dataclass(slots=True)
 class _Place:
     """Of an epoch of one owner."""
@@ -301,8 +297,6 @@ class _HostedEpoch:
                 if message is not None and not self._place.stopped.is_set():
                     self._do(message)
         except EdgeAgentError as error:
-            if isinstance(error, _Offence):
-                self._peers.offend(self._place.owner.id, str(error))
             if not self._place.stopped.is_set():
                 log.warning("%s cannot be hosted: %s", self._epoch, error)
                 self._failed(error)
@@ -319,6 +313,11 @@ class _HostedEpoch:
 
     def _failed(self, error: EdgeAgentError) -> None:
         self._tell(failure(self._epoch, error))
+
+    def _blamed(self, what: str) -> ProtocolError:
+        """The error that the owner broke a rule, which is counted."""
+        self._peers.offend(self._place.owner.id, what)
+        return ProtocolError(what)
 
     def _tell(self, message: Message) -> None:
         self._peers.tell(self._place.owner.id, message)
@@ -346,7 +345,7 @@ class _HostedEpoch:
     @property
     def _opened(self) -> _StageWorker:
         if self._worker is None:
-            raise _Offence(f"{self._epoch} is not open")
+            raise self._blamed(f"{self._epoch} is not open")
         return self._worker
 
     def _prepare(self, message: PrepareStage) -> None:
@@ -395,7 +394,7 @@ class _HostedEpoch:
 
     def _stage_model(self, message: PrepareStage) -> StageModel:
         if message.model.size_bytes > MAX_STAGE_MODEL_BYTES:
-            raise _Offence(
+            raise self._blamed(
                 f"got a stage described in {message.model.size_bytes} bytes, want at most "
                 f"{MAX_STAGE_MODEL_BYTES}"
             )
@@ -411,14 +410,14 @@ class _HostedEpoch:
         try:
             stage: StageModel = decode(_STAGE_MODEL, raw)
         except ProtocolError as error:
-            raise _Offence(str(error)) from error
+            raise self._blamed(str(error)) from error
         if stage.model != self._epoch.model:
-            raise _Offence(f"got a stage of model {stage.model[:12]} for {self._epoch}")
+            raise self._blamed(f"got a stage of model {stage.model[:12]} for {self._epoch}")
         return stage
 
     def _open(self, message: OpenStages) -> None:
         if self._worker is not None:
-            raise _Offence(f"{self._epoch} is open")
+            raise self._blamed(f"{self._epoch} is open")
         self._hosting.check_windows(message)
         self._hosting.check_encrypted(message)
         self._is_encrypted = message.is_encrypted
@@ -441,7 +440,7 @@ class _HostedEpoch:
     def _here(self, stage: HostedStage) -> StageHere:
         prepared = self._prepared.get(stage.number)
         if prepared is None or prepared.hosted.key.stage.id != stage.id:
-            raise _Offence(f"stage {stage.number} of {self._epoch} was not prepared")
+            raise self._blamed(f"stage {stage.number} of {self._epoch} was not prepared")
         return prepared.here(stage.number)
 
     def _dial(self, message: DialTo) -> None:

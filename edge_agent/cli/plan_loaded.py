@@ -81,6 +81,7 @@ def run(options: argparse.Namespace) -> int:
                 "appraisals": planned.appraisals,
                 "notes": planned.notes,
                 "names": planned.names,
+                "narrowed": planned.narrowed,
                 "division": planned.division,
             }
         )

@@ -217,10 +217,10 @@ def _expected(prior: Sequence[float], tops: Sequence[Window]) -> _Vector:
     """Seconds of each segment by its share of the cost of its run, and by the rate of all runs
     where it is in none."""
     cost: _Vector = np.asarray(prior, dtype=np.float64)
+    # By the largest first: sums and parts of very small costs are inexact, or 0.
+    share = cost / cost.max() if cost.any() else np.ones_like(cost)
     # A segment without counted work still dispatches its nodes, and a 0 could never be corrected.
-    cost = cost + (cost.mean() / 100.0 if cost.any() else 1.0)
-    # By the largest first: the sum of very small costs is inexact.
-    share = cost / cost.max()
+    share = share + share.mean() / 100.0
     runs = [(slice(w.segments.start, w.segments.stop), w.timing.median_s) for w in tops]
     rate_s = sum(run_s for _, run_s in runs) / sum(float(share[run].sum()) for run, _ in runs)
     expected: _Vector = share * rate_s

@@ -360,7 +360,7 @@ def test_a_host_that_listens_for_somebody_nobody_spoke_of_counts(
     attempt.needed = frozenset({world.bad.keys.device})
     Company(world.bad).tell(world.one_id, answer)
     with pytest.raises(ProtocolError, match="which nobody asked"):
-        attempt._link([], {}, cast(Any, None))
+        attempt._link([], {}, cast(Any, None), is_encrypted=True)
     assert "which nobody asked" in world.offences()
 
 

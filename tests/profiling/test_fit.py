@@ -128,6 +128,15 @@ def test_the_whole_is_exactly_met_and_nothing_is_negative(
     assert fitted.border_s_per_byte >= 0
 
 
+def test_costs_next_to_nothing_are_costs() -> None:
+    """The smallest number that there is, of which no part can be taken."""
+    windows = [window(0, 2, 1.0), window(0, 1, 0.25)]
+    with np.errstate(all="raise"):
+        fitted = fit_segments(chain(2), windows, [0.0, 5e-324], ONE)
+    whole = SegmentRange(start=0, stop=2)
+    assert subgraph_s(chain(2), fitted, whole) == pytest.approx(1.0, rel=1e-6)
+
+
 def test_with_the_whole_alone_the_prior_is_scaled_to_it() -> None:
     fitted = fit_segments(chain(3), [window(0, 3, 0.6)], [1.0, 2.0, 3.0], ONE)
     assert fitted.segment_s == pytest.approx((0.1, 0.2, 0.3), rel=0.02)
