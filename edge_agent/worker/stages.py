@@ -194,6 +194,8 @@ class Stages:
         if isinstance(message, RunFailed | Stale) and not self._may_end(stream, message.run):
             self.counters["ends of runs that are not theirs"] += 1
             return
+        if isinstance(message, Cancel) and self._origin is not None:
+            return  # it comes back from the last stage; nobody but the owner ends a run so
         match message:
             case Cancel(epoch=epoch, run=run) if epoch == self._epoch:
                 self._end(run)

@@ -4,6 +4,7 @@ under way there is run by the owner, and the other streams go on."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
@@ -11,9 +12,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from edge_agent import clock
 from edge_agent.stages import OWNER
 from edge_agent.wire.arrays import pack_arrays
 from edge_agent.wire.streaming import Cancel, RunFailed, Stale, Tensors
+from edge_agent.worker.runners import Asked
 from edge_agent.worker.streams import Stream
 from tests.system.running import wait_until
 from tests.worker.made_stages import EPOCH, HOME, Computing, Divided, Whole, crossings, divided
@@ -130,3 +133,15 @@ def test_a_device_of_one_route_cannot_end_the_runs_of_another(made: Divided) -> 
     for _ in range(6):
         np.testing.assert_array_equal(made.runner.run({"x": X}, ["z"])["z"], (X + 1) * 2)
     assert made.runner.run_again == 0
+
+
+def test_only_the_owner_cancels(made: Divided) -> None:
+    """Runs that have not begun yet would never end."""
+    line = made.places["bad"].neighbours[HOME]
+    for run in range(1, 40):
+        line.steer(Cancel(epoch=EPOCH, run=run))
+    x = np.arange(6, dtype=np.float32)
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(10):
+            got = pool.submit(made.runner.run, {"x": x}, ["z"], Asked(clock.monotonic_s() + 10))
+            np.testing.assert_array_equal(got.result(15)["z"], (x + 1) * 2)
