@@ -303,18 +303,24 @@ class Deployer:
     def _divide_or_again(self, loaded: Loaded, stopped: threading.Event, *, is_fresh: bool) -> None:
         if is_fresh:
             loaded.dividing.wire_refused = ""
-        try:
-            self._divide(loaded, stopped, is_fresh=is_fresh)
-        except WireRefused as refused:
-            log.warning(
-                "%s is divided again with tensors sent as they are: %s", loaded.record.name, refused
-            )
-            loaded.dividing.wire_refused = str(refused)
-            self._divide(loaded, stopped, is_fresh=False)
-        except StorageError as error:
-            # What was kept of a stage may be damaged, or of another version: it is forgotten now.
-            log.warning("%s is divided again: %s", loaded.record.name, error)
-            self._divide(loaded, stopped, is_fresh=is_fresh)
+        is_again = False
+        while True:
+            try:
+                self._divide(loaded, stopped, is_fresh=is_fresh)
+            except WireRefused as refused:
+                # From now on none is asked for, so that none is refused.
+                why = f"tensors are sent as they are: {refused}"
+                loaded.dividing.wire_refused = str(refused)
+                is_fresh = False
+            except StorageError as error:
+                # What was kept of a stage may be damaged, or of another version: it is forgotten
+                # now.
+                if is_again:
+                    raise
+                why, is_again = str(error), True
+            else:
+                return
+            log.warning("%s is divided again: %s", loaded.record.name, why)
 
     def _divide(self, loaded: Loaded, stopped: threading.Event, *, is_fresh: bool) -> None:
         work = loaded.dividing

@@ -15,8 +15,9 @@ from edge_agent.agent.deploying import Deployer
 from edge_agent.agent.layouts import Layout, PlacedStage
 from edge_agent.agent.loaded import Dividing, Loaded
 from edge_agent.agent.stations import OfDivided
-from edge_agent.agent.trials import Deployed, Found, Means
+from edge_agent.agent.trials import Deployed, Found, Means, WireRefused
 from edge_agent.devices import DeviceId
+from edge_agent.errors import StorageError
 from edge_agent.peers import Peer, PeerCondition, public_key
 from edge_agent.plans import DividedPlan, Epoch, Target
 from edge_agent.problems import Surroundings
@@ -49,6 +50,8 @@ class World:
         self.to_worker: list[Message] = []
         self.to_devices: list[tuple[DeviceId, Message]] = []
         self.alone: list[str] = []
+        self.fails: list[Exception] = []
+        """What the first trials end with."""
         self.worker_says: Callable[[OfDivided], None]
         world = self
 
@@ -67,6 +70,8 @@ class World:
 
             def run(self, _around: object) -> Found:
                 self.attempt.asked.add(HOST.id)
+                if world.fails:
+                    raise world.fails.pop(0)
                 own = SimpleNamespace(take_over=world._take_over, tell=world.to_worker.append)
                 made = Deployed(layout=LAYOUT, models={}, own=cast(Any, own))
                 return Found(plan=PLAN, deployed=made)
@@ -97,10 +102,14 @@ class World:
             tell=lambda device, message: self.to_devices.append((device, message)),
         )
         means = SimpleNamespace(
-            peers=peers, host=host, preparing=None, stores=SimpleNamespace(pool=None)
+            peers=peers,
+            host=host,
+            preparing=None,
+            stores=SimpleNamespace(pool=None),
+            is_encrypted=True,
         )
         around = cast(Surroundings, SimpleNamespace(peers=(HOST.id,)))
-        monkeypatch.setattr(deploying, "surroundings", lambda *_: around)
+        monkeypatch.setattr(deploying, "surroundings", lambda *_, **__: around)
         self.deployer = Deployer(cast(Means, means))
 
     def _take_over(self) -> bool:
@@ -117,6 +126,36 @@ class World:
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     """See `World`."""
     return World(monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "fails",
+    [
+        [StorageError("damaged")],
+        [WireRefused("too far off")],
+        [StorageError("damaged"), WireRefused("too far off")],
+        [WireRefused("too far off"), StorageError("damaged")],
+    ],
+    ids=lambda fails: ", ".join(type(one).__name__ for one in fails),
+)
+def test_what_one_trial_finds_out_is_another_one_made_without(
+    world: World, fails: list[Exception]
+) -> None:
+    refused = any(isinstance(one, WireRefused) for one in fails)
+    world.fails = list(fails)
+    world.divide()
+    work = world.loaded.dividing
+    assert (work.state, work.what, world.fails) == ("done", "done", [])
+    assert work.wire_refused == ("too far off" if refused else "")
+    # Each that came to nothing is dropped on the devices that heard of it.
+    assert len(world.to_devices) == len(fails)
+    assert {type(message) for _, message in world.to_devices} == {DropEpoch}
+
+
+def test_a_store_that_is_damaged_again_is_told(world: World) -> None:
+    world.fails = [StorageError("damaged"), StorageError("damaged again")]
+    world.divide()
+    assert (world.loaded.dividing.state, world.loaded.dividing.what) == ("failed", "damaged again")
 
 
 LOSSES: dict[str, tuple[Callable[[World], None], str]] = {
