@@ -31,7 +31,7 @@ from edge_agent.plans import DeployedStage, DividedPlan, Epoch, ExecutionPlan, S
 from edge_agent.problems import Surroundings
 from edge_agent.profiles import StageTimes
 from edge_agent.stages import Crossing, StageModel
-from edge_agent.store.cuts import CutKey
+from edge_agent.store.cuts import key_of
 from edge_agent.store.stage_content import missing, places
 from edge_agent.subgraphs import ModelId, SegmentRange
 from edge_agent.tensors import Shape, TensorName, WireType
@@ -215,22 +215,15 @@ class Trial:
     def _cut(self, layout: Layout) -> None:
         """Have the models of its stages, and the whole as one, for the samples that belong to
         it."""
-        for part in {*layout.parts, self._whole} - self._models.keys():
-            if (kept := self._kept(part)) is not None:
-                self._models[part] = kept
-        wanted = {*layout.parts, self._whole} - self._models.keys()
+        asked = self._asked_for({*layout.parts, self._whole} - self._models.keys())
+        self._models |= self._kept(asked)
+        wanted = {*asked.ranges} - self._models.keys()
         if not wanted:
             return
         self._attempt.report(0.0, "cutting the stages out")
-        record, means = self._loaded.record, self._means
+        means = self._means
         stopped = self._attempt.is_stopped
-        message = CutStages(
-            model=record.model,
-            shapes=self._plan.shapes,
-            samples=record.samples,
-            ranges=tuple(sorted(wanted, key=lambda part: (part.start, part.stop))),
-            starts=tuple(segment.nodes[0] for segment in self._plan.segments),
-        )
+        message = self._asked_for(wanted)
         with means.host.building.held(stopped) as is_mine:
             if not is_mine or stopped():
                 raise BuilderLost("stopped")
@@ -243,22 +236,28 @@ class Trial:
                 builder.close()
         self._models |= {stage.segments: stage for stage in stages}
 
-    def _kept(self, part: SegmentRange) -> StageModel | None:
-        """A stage that was cut out before, which spares the start of a builder."""
-        record, stores = self._loaded.record, self._means.stores
-        key = CutKey(
+    def _asked_for(self, parts: Iterable[SegmentRange]) -> CutStages:
+        record = self._loaded.record
+        return CutStages(
             model=record.model,
             shapes=self._plan.shapes,
             samples=record.samples,
+            ranges=tuple(sorted(parts, key=lambda part: (part.start, part.stop))),
             starts=tuple(segment.nodes[0] for segment in self._plan.segments),
-            segments=part,
         )
-        try:
-            stage = stores.cuts.get(key)
-            return stage if stage is not None and not missing(stage, stores.pool) else None
-        except StorageError as error:
-            log.warning("%s; the stage is cut again", error)
-            return None
+
+    def _kept(self, asked: CutStages) -> dict[SegmentRange, StageModel]:
+        """Those that were cut out before, which may spare the start of a builder."""
+        stores = self._means.stores
+        found: dict[SegmentRange, StageModel] = {}
+        for part in asked.ranges:
+            try:
+                stage = stores.cuts.get(key_of(asked, part))
+                if stage is not None and not missing(stage, stores.pool):
+                    found[part] = stage
+            except StorageError as error:
+                log.warning("%s; the stage is cut again", error)
+        return found
 
     def _keep_times(self, ready: Ready, division: str) -> None:
         """Keep what was measured of the stages on other devices."""

@@ -28,7 +28,7 @@ from edge_agent.model.weights import Chunks, move_out
 from edge_agent.profiling.device import device_key, is_large
 from edge_agent.stages import Blob, StageModel
 from edge_agent.store.adding import Adding
-from edge_agent.store.cuts import CutKey, CutStore
+from edge_agent.store.cuts import CutStore, key_of
 from edge_agent.store.manifests import EntryKind
 from edge_agent.store.models import ModelStore
 from edge_agent.store.pool import BLOBS_FOLDER, POOL_FOLDER, Pool
@@ -76,19 +76,9 @@ class _Cutting:
         self._pool = Pool(settings.state / POOL_FOLDER, settings.limits.max_compiled_bytes)
         self._cuts = CutStore(settings.state)
 
-    def _key(self, part: SegmentRange) -> CutKey:
-        asked = self._asked
-        return CutKey(
-            model=asked.model,
-            shapes=asked.shapes,
-            samples=asked.samples,
-            starts=asked.starts,
-            segments=part,
-        )
-
     def kept(self, part: SegmentRange) -> StageModel | None:
         """The stage if it was cut before and all of it is still there."""
-        stage = self._cuts.get(self._key(part))
+        stage = self._cuts.get(key_of(self._asked, part))
         if stage is None:
             return None
         try:
@@ -172,7 +162,7 @@ class _Cutting:
                 adding.tensor([sample])
             stage = piece.described(graph, proto, packed, samples)
             # Before the entry: one that no record tells of goes when the pool is tidied.
-            self._cuts.put(self._key(piece.segments), stage)
+            self._cuts.put(key_of(self._asked, piece.segments), stage)
             entry = adding.publish(stage.id, graph, description_of(stage))
         self._in_use.enter_context(entry)
         return stage

@@ -27,6 +27,7 @@ from edge_agent.store.folder import (
 from edge_agent.store.sealed import read_sealed, write_sealed
 from edge_agent.subgraphs import ModelId, SampleSetId, SegmentRange
 from edge_agent.tensors import Shape, TensorName
+from edge_agent.wire.cutting import CutStages
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,17 @@ class CutKey:
     starts: tuple[int, ...]
     """The first node of every segment of the model."""
     segments: SegmentRange
+
+
+def key_of(asked: CutStages, segments: SegmentRange) -> CutKey:
+    """Of one of the stages that are asked for."""
+    return CutKey(
+        model=asked.model,
+        shapes=asked.shapes,
+        samples=asked.samples,
+        starts=asked.starts,
+        segments=segments,
+    )
 
 
 class _Stored(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
