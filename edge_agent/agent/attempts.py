@@ -445,7 +445,7 @@ class Attempt:
             for device, found in neighbours.items()
             for n in found
         }
-        self._link(sorted(pairs), keys, own, is_encrypted=is_encrypted)
+        self._link(sorted(pairs), keys, own)
 
     def _hosted(self, stage: PlacedStage, models: Mapping[int, StageModel]) -> HostedStage:
         record = self.record
@@ -467,8 +467,6 @@ class Attempt:
         pairs: Sequence[tuple[DeviceId, DeviceId]],
         keys: Mapping[DeviceId, str | None],
         own: OwnPart,
-        *,
-        is_encrypted: bool,
     ) -> None:
         """Have the workers connect to each other: one of each pair listens, and then the other
         one dials."""
@@ -481,7 +479,7 @@ class Attempt:
             if listening == me:
                 at = self.peers.listens_at
                 assert at is not None
-                if not is_encrypted:
+                if keys[other] is None:
                     check_plaintext([at.host])
                 own.tell(Listen(epoch=self.epoch, device=other, key=keys[other], at=at.at(0)))
             else:

@@ -287,7 +287,6 @@ class _HostedEpoch:
         self._held: list[ModelId] = []
         self._offered = ExitStack()
         self._worker: _StageWorker | None = None
-        self._is_encrypted = True
 
     def run(self) -> None:
         """Until it is over."""
@@ -334,9 +333,10 @@ class _HostedEpoch:
                 at = self._peers.listens_at
                 if at is None:
                     raise UsageError("this agent does not listen, so that no worker of it can")
-                if not self._is_encrypted:
+                worker = self._opened
+                if key is None:
                     check_plaintext([at.host])
-                self._opened.tell(Listen(epoch=self._epoch, device=device, key=key, at=at.at(0)))
+                worker.tell(Listen(epoch=self._epoch, device=device, key=key, at=at.at(0)))
             case DialTo():
                 self._dial(message)
             case DropEpoch():
@@ -420,7 +420,6 @@ class _HostedEpoch:
             raise self._blamed(f"{self._epoch} is open")
         self._hosting.check_windows(message)
         self._hosting.check_encrypted(message)
-        self._is_encrypted = message.is_encrypted
         part = DividedPart(
             crossings=message.crossings,
             stages=tuple(map(self._here, message.stages)),
@@ -449,9 +448,10 @@ class _HostedEpoch:
         to = tuple(Endpoint(host=host, port=message.port) for host in hosts)[:MAX_CANDIDATES]
         if not to:
             raise UsageError(f"no address of device {message.device} is known")
-        if not self._is_encrypted:
+        worker = self._opened
+        if message.key is None:
             check_plaintext(endpoint.host for endpoint in to)
-        self._opened.tell(Dial(epoch=self._epoch, device=message.device, key=message.key, to=to))
+        worker.tell(Dial(epoch=self._epoch, device=message.device, key=message.key, to=to))
 
 
 class _Sources:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ import msgspec
 import pytest
 
 from edge_agent import clock
-from edge_agent.agent import attempts, hosting
+from edge_agent.agent import attempts, hosting, plaintext
 from edge_agent.agent.attempts import Attempt
 from edge_agent.agent.company import Company
 from edge_agent.agent.deploying import Deployer
@@ -28,7 +29,8 @@ from edge_agent.agent.offers import Offered
 from edge_agent.agent.peering import Peering
 from edge_agent.agent.preparing import Preparing
 from edge_agent.agent.processes import Child
-from edge_agent.errors import ProtocolError
+from edge_agent.endpoints import Endpoint
+from edge_agent.errors import BuilderLost, ProtocolError, UsageError
 from edge_agent.peers import Peer, PeerCondition
 from edge_agent.plans import Epoch, Target
 from edge_agent.profiles import SegmentTimes
@@ -41,20 +43,22 @@ from edge_agent.wire.deploying import (
     DropEpoch,
     EpochFailed,
     FromHost,
-    HostedStage,
     ListenFor,
     ListeningFor,
-    OpenStages,
     PrepareStage,
     StagePrepared,
 )
-from edge_agent.wire.hosting import Neighbour
 from edge_agent.wire.messages import Message
 from tests.agent.made_peers import Devices, joined, status_of
-from tests.agent.test_hosting import FakePreparing, described, stage_model
+from tests.agent.test_hosting import (
+    FakePreparing,
+    described,
+    open_stages,
+    prepare,
+    stage_model,
+)
 from tests.planning.made_models import configuration, times
 from tests.system.running import wait_until
-from tests.wire.made_deploying import CROSSINGS
 
 MODEL = ModelId("5" * 64)
 BARRED, UP = PeerCondition.BARRED, PeerCondition.UP
@@ -150,34 +154,8 @@ def epoch(world: World, number: int = 1, model: ModelId = MODEL) -> Epoch:
     return Epoch(owner=world.bad.keys.device, incarnation=1, model=model, number=number)
 
 
-def prepare(of: Epoch, blob: Blob) -> PrepareStage:
-    return PrepareStage(
-        epoch=of,
-        stage=0,
-        model=blob,
-        target=Target.LATENCY,
-        threads=None,
-        half_bound=None,
-        is_fresh=False,
-        sources=(),
-    )
-
-
-def opening(of: Epoch) -> OpenStages:
-    hosted = HostedStage(
-        number=0, model="e" * 64, target=Target.LATENCY, threads=None, half_bound=None
-    )
-    return OpenStages(
-        epoch=of,
-        crossings=CROSSINGS,
-        stages=(hosted,),
-        neighbours=(Neighbour(device=of.owner, stages=(-1,), window_bytes=1024),),  # type: ignore[arg-type]
-        is_encrypted=True,
-    )
-
-
 def test_an_owner_that_describes_no_stage_is_told_and_it_counts(world: World) -> None:
-    world.say(prepare(epoch(world), world.offer(b"\xc1" * 100)))
+    world.say(prepare(world.offer(b"\xc1" * 100), epoch(world)))
     (failed,) = world.failed()
     assert failed.code == ProtocolError.code
     assert "message not understood" in failed.message
@@ -186,21 +164,21 @@ def test_an_owner_that_describes_no_stage_is_told_and_it_counts(world: World) ->
 
 def test_a_stage_of_another_model_counts(world: World) -> None:
     _, content = described(stage_model(ModelId("6" * 64)))
-    world.say(prepare(epoch(world), world.offer(content)))
+    world.say(prepare(world.offer(content), epoch(world)))
     assert world.failed()[0].message.startswith("got a stage of model 666666666666")
     assert world.offences().startswith("got a stage of model 666666666666")
 
 
 def test_a_description_that_is_too_large_is_not_even_received(world: World) -> None:
     blob = Blob(sha256="a" * 64, size_bytes=MAX_STAGE_MODEL_BYTES + 1)
-    world.say(prepare(epoch(world), blob))
+    world.say(prepare(blob, epoch(world)))
     assert world.failed()[0].message.startswith("got a stage described in 4194305 bytes")
     assert world.offences().startswith("got a stage described in 4194305 bytes")
 
 
 def test_content_that_is_not_what_its_hash_says_counts(world: World) -> None:
     _, content = described(stage_model())
-    world.say(prepare(epoch(world), world.offer(content, content[:-1] + b"?")))
+    world.say(prepare(world.offer(content, content[:-1] + b"?"), epoch(world)))
     assert "got bytes with the SHA-256" in world.failed()[0].message
     assert "got bytes with the SHA-256" in world.offences()
 
@@ -208,12 +186,12 @@ def test_content_that_is_not_what_its_hash_says_counts(world: World) -> None:
 def test_old_epochs_and_those_of_others_count_and_begin_nothing(world: World) -> None:
     _, content = described(stage_model())
     blob = world.offer(content)
-    world.say(prepare(epoch(world, 7), blob))
+    world.say(prepare(blob, epoch(world, 7)))
     wait_until(lambda: world.hosting.count == 1, "it is begun")
-    world.say(prepare(epoch(world, 6), blob))
+    world.say(prepare(blob, epoch(world, 6)))
     assert "which is older than one that it began before" in world.offences()
     foreign = replace(epoch(world, 8), owner=world.one_id)
-    world.say(prepare(foreign, blob))
+    world.say(prepare(blob, foreign))
     assert "which is of another device" in world.offences(2)
     assert world.hosting.count == 1
 
@@ -221,7 +199,7 @@ def test_old_epochs_and_those_of_others_count_and_begin_nothing(world: World) ->
 def test_what_was_not_prepared_is_not_opened_and_what_is_not_open_not_connected(
     world: World,
 ) -> None:
-    world.say(opening(epoch(world)))
+    world.say(open_stages(epoch(world)))
     assert world.offences().endswith("was not prepared")
     world.failed()
     wait_until(lambda: world.hosting.count == 0, "it is over")
@@ -233,13 +211,13 @@ def test_what_was_not_prepared_is_not_opened_and_what_is_not_open_not_connected(
 
 def test_who_goes_on_breaking_rules_is_barred_and_what_it_had_here_ends(world: World) -> None:
     _, content = described(stage_model())
-    world.say(prepare(epoch(world, 1000), world.offer(content)))
+    world.say(prepare(world.offer(content), epoch(world, 1000)))
     wait_until(lambda: world.hosting.count == 1, "it is begun")
     for number in range(PATIENCE):
         if number:
             world.offences(number)
         garbage = world.offer(bytes([0xC1, number]))
-        world.say(prepare(epoch(world, 2000 + number), garbage))
+        world.say(prepare(garbage, epoch(world, 2000 + number)))
     wait_until(lambda: status_of(world.one, "bad").condition is BARRED, "the bar")
     wait_until(lambda: world.hosting.count == 0, "nothing is done for it")
 
@@ -252,12 +230,12 @@ def test_an_owner_with_any_number_of_models_takes_no_more_memory(
     blob = Blob(sha256="a" * 64, size_bytes=10)
     for number in range(6):
         model = ModelId(f"{number:064d}")
-        world.say(prepare(epoch(world, 5, model), blob))
+        world.say(prepare(blob, epoch(world, 5, model)))
         world.failed(number + 1)  # it was not offered
     (remembered,) = world.hosting._newest.values()
     assert list(remembered) == [f"{number:064d}" for number in (3, 4, 5)]
     # Of those that it remembers, an older one is an offence all the same.
-    world.say(prepare(epoch(world, 4, ModelId(f"{5:064d}")), blob))
+    world.say(prepare(blob, epoch(world, 4, ModelId(f"{5:064d}"))))
     assert "older than one" in world.offences()
 
 
@@ -360,8 +338,39 @@ def test_a_host_that_listens_for_somebody_nobody_spoke_of_counts(
     attempt.needed = frozenset({world.bad.keys.device})
     Company(world.bad).tell(world.one_id, answer)
     with pytest.raises(ProtocolError, match="which nobody asked"):
-        attempt._link([], {}, cast(Any, None), is_encrypted=True)
+        attempt._link([], {}, cast(Any, None))
     assert "which nobody asked" in world.offences()
+
+
+@pytest.mark.parametrize("is_own", [False, True])
+def test_an_owner_connects_unencrypted_nowhere_that_others_could_listen(
+    world: World, monkeypatch: pytest.MonkeyPatch, is_own: bool
+) -> None:
+    """It listens for a device that only dials, and dials one that listens."""
+    monkeypatch.setattr(plaintext, "in_own_namespace", lambda: is_own)
+    elsewhere = Endpoint(host="192.0.2.7", port=7600)
+    monkeypatch.setattr(Company, "listens_at", elsewhere)
+    monkeypatch.setattr(Company, "reached_at", lambda *_: (elsewhere,))
+    me, bad = world.one_id, world.bad.keys.device
+    monkeypatch.setattr(Attempt, "_listening", lambda *_: (me, bad))
+    to_worker: list[Message] = []
+    own = cast(Any, SimpleNamespace(tell=to_worker.append))
+    attempt = attempt_of(world)
+    attempt.is_stopped = lambda: True  # nobody answers here
+    keys = {bad: None}
+    for connect in (
+        lambda: attempt._link([(me, bad)], keys, own),
+        lambda: attempt._dial(bad, me, 7601, keys, own),
+    ):
+        to_worker.clear()
+        if is_own:
+            with suppress(BuilderLost):
+                connect()
+            assert len(to_worker) == 1
+        else:
+            with pytest.raises(UsageError, match=r"unencrypted over 192\.0\.2\.7, want loopback"):
+                connect()
+            assert to_worker == []
 
 
 def test_times_are_decoded_as_they_were_sent() -> None:

@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import msgspec
 import pytest
 
 from edge_agent import clock
+from edge_agent.agent import hosting, plaintext
 from edge_agent.agent.hosting import MOST_EPOCHS, Hosting
 from edge_agent.agent.offers import Offers
 from edge_agent.agent.preparing import Prepared, Preparing
@@ -30,6 +32,7 @@ from edge_agent.stages import Blob, StageModel
 from edge_agent.store.hosted import Hosted, HostedKey
 from edge_agent.store.partial import Partial, PartialStore
 from edge_agent.subgraphs import ModelId, SegmentRange
+from edge_agent.transport.curve import make_keys
 from edge_agent.wire.deploying import (
     MAX_STAGE_MODEL_BYTES,
     DialTo,
@@ -370,6 +373,40 @@ def test_streams_without_encryption_are_refused_unless_the_device_allows_them(
     monkeypatch.setattr(made.hosting, "_allows_plaintext", True)
     made.hosting.take(OWNER, msgspec.structs.replace(plain, epoch=epoch(2)))
     assert "was not prepared" in made.failed(2)[1][2]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        ListenFor(epoch=epoch(), device=OTHER.id, key=None),
+        DialTo(epoch=epoch(), device=OTHER.id, key=None, port=1, addresses=("192.0.2.7",)),
+    ],
+)
+def test_a_host_connects_unencrypted_nowhere_that_others_could_listen(
+    made: Made, monkeypatch: pytest.MonkeyPatch, message: ListenFor | DialTo
+) -> None:
+    to_worker: list[Message] = []
+    worker = SimpleNamespace(tell=to_worker.append, end=lambda: None)
+    monkeypatch.setattr(hosting._HostedEpoch, "_opened", property(lambda _: worker))
+    made.peers.listens_at = Endpoint(host="192.0.2.7", port=7600)
+    monkeypatch.setattr(plaintext, "in_own_namespace", lambda: False)
+    begun = OfferStages(epoch=epoch(), device=OTHER.id, stages=("e" * 64,))
+    made.hosting.take(OWNER, begun)
+    made.hosting.take(OWNER, message)
+    ((_, code, text),) = made.failed()
+    assert code == "usage"
+    assert text.startswith("tensors are to cross unencrypted over 192.0.2.7, want loopback or")
+    assert to_worker == []
+    # In a namespace of its own, and with a key anywhere, it does.
+    wait_until(made.is_empty, "the epoch is over")
+    monkeypatch.setattr(plaintext, "in_own_namespace", lambda: True)
+    made.hosting.take(OWNER, msgspec.structs.replace(begun, epoch=epoch(2)))
+    made.hosting.take(OWNER, msgspec.structs.replace(message, epoch=epoch(2)))
+    wait_until(lambda: len(to_worker) == 1, "it connects")
+    monkeypatch.setattr(plaintext, "in_own_namespace", lambda: False)
+    keyed = msgspec.structs.replace(message, epoch=epoch(2), key=make_keys().public)
+    made.hosting.take(OWNER, keyed)
+    wait_until(lambda: len(to_worker) == 2, "it connects")
 
 
 def test_a_stage_of_another_model_is_refused(made: Made) -> None:
