@@ -298,11 +298,12 @@ class Stages:
 
     def _wide(self, target: int, gathered: _Gathered) -> Arrays:
         """All that came for a stage, nothing of it in fewer bits."""
-        wires = {crossing.source: crossing.wire for crossing in self._takes[target]}
         found: Arrays = {}
-        for source, (arrays, _, arrived) in gathered.arrived.items():
-            narrowed = () if arrived is None else arrived.message.narrowed
-            found |= widen(arrays, narrowed, wires[source])
+        for crossing in self._takes[target]:
+            if (came := gathered.arrived.get(crossing.source)) is not None:
+                arrays, _, arrived = came
+                narrowed = () if arrived is None else arrived.message.narrowed
+                found |= widen(arrays, narrowed, crossing.wire)
         return found
 
     @staticmethod

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +12,7 @@ import pytest
 
 from edge_agent.client import Client
 from edge_agent.errors import ModelQuarantined, StorageError
+from tests.disks import small_disk
 from tests.system.conftest import MakePlace, StartAgent
 from tests.system.made_models import adding, image, weighty, x
 from tests.system.running import Place, wait_until
@@ -195,27 +193,6 @@ def test_damaged_tensors_are_what_clients_are_told(start: StartAgent, planned: P
         assert "killed" not in str(caught.value)
         client.load(planned.folder / "net.onnx")
         assert client.infer("net", image())["y"].shape == (1, 32, 28, 28)
-
-
-@contextmanager
-def small_disk(folder: Path, size_bytes: int) -> Iterator[Path]:
-    """A file system of its own of that size."""
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size_bytes},mode=0700", "tmpfs", str(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if mounted.returncode:
-        pytest.skip(f"mounting a small file system needs root: {mounted.stderr.strip()}")
-    try:
-        yield folder
-    finally:
-        wait_until(
-            lambda: not subprocess.run(["umount", str(folder)], check=False).returncode,
-            "the file system is let go",
-        )
 
 
 def free_bytes(folder: Path) -> int:

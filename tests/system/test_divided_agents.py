@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -18,10 +17,10 @@ from edge_agent.client import Client
 from edge_agent.plans import DividedPlan
 from edge_agent.tensors import Arrays, WireType
 from edge_agent.wire.parts import ModelState
+from tests.disks import resize, small_disk
 from tests.system.conftest import _place
 from tests.system.made_models import convolving, multiplying
 from tests.system.running import QUICK_PLANS, RunningAgent, wait_until
-from tests.tools.test_lab import missing
 
 LISTEN = ("--listen", "tcp://127.0.0.1:0")
 DIVIDED_S = 240.0
@@ -121,24 +120,12 @@ def test_a_divided_model_gives_what_the_whole_gives_also_when_a_device_is_killed
             check(ask(client, feeds), want)
 
 
-@contextmanager
-def small_disk(folder: Path, size: str) -> Iterator[Path]:
-    """A file system in memory."""
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "small", folder], check=True)
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", folder], check=True)
-
-
 @pytest.mark.long
-@pytest.mark.skipif(missing() is not None, reason=missing() or "")
 def test_a_host_without_room_on_its_disk_says_so_and_serves_when_there_is_some(
     tmp_path: Path,
 ) -> None:
     with ExitStack() as stack:
-        disk = stack.enter_context(small_disk(tmp_path / "disk", "16m"))
+        disk = stack.enter_context(small_disk(tmp_path / "disk", 16 << 20))
         home, near = joined(stack, "home", "near", states={"near": disk / "state"})
         path = multiplying(tmp_path / "net.onnx")
         with home.client() as client:
@@ -148,7 +135,7 @@ def test_a_host_without_room_on_its_disk_says_so_and_serves_when_there_is_some(
             assert "free some space there" in state.dividing_progress
             feeds = inputs_of(client, "net")[:4]
             want = ask(client, feeds)
-            subprocess.run(["mount", "-o", "remount,size=400m", disk], check=True)
+            resize(disk, 400 << 20)
             client.replan("net")
             state = client.wait("net", DIVIDED_S)
             assert (state.dividing, state.dividing_progress) == ("done", "done")

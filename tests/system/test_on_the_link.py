@@ -75,6 +75,7 @@ class Secrets:
         self.hidden: dict[str, bytes] = {
             "the name of the model": self.name.encode(),
             **{f"the name of value {i}": name.encode() for i, name in enumerate(self.tensors)},
+            **{f"the name of weight {i}": c.name.encode() for i, c in enumerate(constants)},
             **{f"weight {i}": patterns[i].tobytes() for i in range(NODES)},
             **{f"value {i}": found[0, :4].tobytes() for i, found in enumerate(values)},
         }
@@ -175,6 +176,8 @@ def test_nothing_of_a_divided_model_is_to_be_read_and_nothing_to_be_had_without_
                 for kind in ("plain", "text", "null", "unknown"):
                     got = _without_key(made, device, port, kind, keys[device])
                     assert got["beyond_greeting"] == 0, (device, port, kind, got)
+                    if kind == "plain":
+                        assert got["received"] > 0, "nobody was reached"
                     tried += 1
         # Both agents, and a worker of one of them.
         assert tried >= 3 * 4
