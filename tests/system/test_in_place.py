@@ -59,7 +59,9 @@ def agent(prepared: Place, start: StartAgent) -> Iterator[RunningAgent]:
     # Where it was made, because what is kept names files by their whole path.
     shutil.copytree(prepared.folder / "kept", prepared.state)
     prepared.log.write_text("")
-    yield start(at=prepared, config=PLANS)
+    begun = start(at=prepared, config=PLANS)
+    yield begun
+    begun.end()  # else it would write into what is removed here
     print(prepared.log_text())
     shutil.rmtree(prepared.state)
 

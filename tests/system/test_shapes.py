@@ -71,8 +71,8 @@ def ready(prepared: Place) -> Iterator[Place]:
 
 
 @pytest.fixture
-def begin(start: StartAgent, ready: Place) -> Callable[..., RunningAgent]:
-    """Starts an agent at the ready place."""
+def begin(ready: Place, start: StartAgent) -> Callable[..., RunningAgent]:
+    """Starts an agent at the ready place, which is removed only after the agent's end."""
 
     def started(config: str = ENOUGH_TO_DECIDE) -> RunningAgent:
         return start(at=ready, config=config)

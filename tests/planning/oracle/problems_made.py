@@ -337,7 +337,7 @@ def _links(
                     joules_per_byte=numbers.joules_per_byte(rng),
                 )
             )
-    return tuple(map(_narrowed, found))
+    return tuple(found if is_plain else map(_narrowed, found))
 
 
 def _narrowed(link: Link) -> Link:
