@@ -374,7 +374,9 @@ class Attempt:
             ):
                 error = error_from_code(code, text)
                 raise type(error)(f"{self.peers.name_of(device)}: {text}") from None
-            case FromDevice(device=device, message=EpochUnlinked(device=other, why=why)):
+            case FromDevice(device=device, message=EpochUnlinked(device=other, why=why)) if (
+                device in self.needed
+            ):
                 one, two = map(self.peers.name_of, (device, other))
                 raise PeerLost(f"{one} cannot reach {two}: {why}")
             case Unlinked(device=device, why=why):
@@ -439,7 +441,13 @@ class Attempt:
         while len(keys) <= len(hosts):
             came = self._until(until_s, "open its stages")
             if isinstance(came, FromDevice) and isinstance(came.message, EpochOpened):
-                keys[came.device] = came.message.key
+                device, key = came.device, came.message.key
+                if device not in hosts or device in keys:
+                    raise self._blamed(device, "it opened stages that it was not asked to open")
+                if (key is not None) != is_encrypted:
+                    got, want = ("no key", "one") if is_encrypted else ("a key", "none")
+                    raise self._blamed(device, f"it opened its stages with {got}, want {want}")
+                keys[device] = key
         pairs = {
             (min(device, n.device), max(device, n.device))
             for device, found in neighbours.items()
@@ -493,6 +501,7 @@ class Attempt:
                 case FromDevice(device=device, message=ListeningFor(device=other, port=port)):
                     if (device, other) not in dialling:
                         raise self._blamed(device, f"it listens for {other}, which nobody asked")
+                    del dialling[device, other]
                     self._dial(device, other, port, keys, own)
                 case Linked():
                     unlinked.discard(me)

@@ -287,6 +287,9 @@ class _HostedEpoch:
         self._held: list[ModelId] = []
         self._offered = ExitStack()
         self._worker: _StageWorker | None = None
+        self._is_encrypted = True
+        self._unlinked: set[DeviceId] = set()
+        """To which of its neighbours the worker has not been told to connect."""
 
     def run(self) -> None:
         """Until it is over."""
@@ -333,7 +336,7 @@ class _HostedEpoch:
                 at = self._peers.listens_at
                 if at is None:
                     raise UsageError("this agent does not listen, so that no worker of it can")
-                worker = self._opened
+                worker = self._linking(message)
                 if key is None:
                     check_plaintext([at.host])
                 worker.tell(Listen(epoch=self._epoch, device=device, key=key, at=at.at(0)))
@@ -342,10 +345,19 @@ class _HostedEpoch:
             case DropEpoch():
                 pass  # it was looked at when it came
 
-    @property
-    def _opened(self) -> _StageWorker:
+    def _linking(self, message: ListenFor | DialTo) -> _StageWorker:
+        """The worker, which is to connect to a neighbour now. Raises: ProtocolError: it must
+        not."""
         if self._worker is None:
             raise self._blamed(f"{self._epoch} is not open")
+        if message.device not in self._unlinked:
+            raise self._blamed(
+                f"told to connect to {message.device}: it is no neighbour, or was told before"
+            )
+        if (message.key is not None) != self._is_encrypted:
+            got, want = ("no key", "one") if self._is_encrypted else ("a key", "none")
+            raise self._blamed(f"told to connect to {message.device}: got {got}, want {want}")
+        self._unlinked.remove(message.device)
         return self._worker
 
     def _prepare(self, message: PrepareStage) -> None:
@@ -434,6 +446,8 @@ class _HostedEpoch:
             for prepared in self._prepared.values():
                 self._preparing.forget(prepared.hosted.key)
             raise
+        self._is_encrypted = message.is_encrypted
+        self._unlinked = {neighbour.device for neighbour in message.neighbours}
         self._tell(EpochOpened(epoch=self._epoch, key=key or None))
 
     def _here(self, stage: HostedStage) -> StageHere:
@@ -448,7 +462,7 @@ class _HostedEpoch:
         to = tuple(Endpoint(host=host, port=message.port) for host in hosts)[:MAX_CANDIDATES]
         if not to:
             raise UsageError(f"no address of device {message.device} is known")
-        worker = self._opened
+        worker = self._linking(message)
         if message.key is None:
             check_plaintext(endpoint.host for endpoint in to)
         worker.tell(Dial(epoch=self._epoch, device=message.device, key=message.key, to=to))

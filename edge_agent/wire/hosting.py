@@ -26,7 +26,8 @@ MAX_UNDER_WAY: Final = 64
 
 StageNumber = Annotated[int, Meta(ge=-1, lt=MAX_STAGES)]
 """−1 stands for the owner."""
-Key = Annotated[str, Meta(min_length=52, max_length=52)]
+Key = Annotated[str, Meta(pattern="^(?!a{52})[a-z2-7]{51}[aq]$", max_length=52)]
+"""`peers.PublicKey`: 256 bits in base32, of which the last character has one; not zeros alone."""
 Port = Annotated[int, Meta(ge=1, le=65535)]
 Bytes = Annotated[int, Meta(ge=1, le=2**40)]
 Threads = Annotated[int, Meta(ge=1, le=1024)]

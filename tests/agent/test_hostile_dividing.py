@@ -29,6 +29,8 @@ from edge_agent.agent.offers import Offered
 from edge_agent.agent.peering import Peering
 from edge_agent.agent.preparing import Preparing
 from edge_agent.agent.processes import Child
+from edge_agent.agent.workers import Serve
+from edge_agent.devices import DeviceId
 from edge_agent.endpoints import Endpoint
 from edge_agent.errors import BuilderLost, ProtocolError, UsageError
 from edge_agent.peers import Peer, PeerCondition
@@ -37,17 +39,22 @@ from edge_agent.profiles import SegmentTimes
 from edge_agent.stages import Blob
 from edge_agent.store.registry import LoadedModel
 from edge_agent.subgraphs import ModelId
+from edge_agent.transport.curve import make_keys
 from edge_agent.wire.deploying import (
     MAX_STAGE_MODEL_BYTES,
     Deploying,
     DropEpoch,
     EpochFailed,
+    EpochOpened,
+    EpochUnlinked,
     FromHost,
     ListenFor,
     ListeningFor,
+    OpenStages,
     PrepareStage,
     StagePrepared,
 )
+from edge_agent.wire.hosting import Neighbour
 from edge_agent.wire.messages import Message
 from tests.agent.made_peers import Devices, joined, status_of
 from tests.agent.test_hosting import (
@@ -59,6 +66,7 @@ from tests.agent.test_hosting import (
 )
 from tests.planning.made_models import configuration, times
 from tests.system.running import wait_until
+from tests.wire.made_deploying import CROSSINGS
 
 MODEL = ModelId("5" * 64)
 BARRED, UP = PeerCondition.BARRED, PeerCondition.UP
@@ -269,8 +277,13 @@ def attempt_of(world: World) -> Attempt:
     )
 
 
-def asked(world: World, monkeypatch: pytest.MonkeyPatch, answer: FromHost) -> Attempt:
-    """The attacked one has a stage prepared by `bad`, which says that."""
+def asked(
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: FromHost,
+    to: type[Deploying] = PrepareStage,
+) -> Attempt:
+    """The attacked one has a stage prepared by `bad`, which says that to such a message."""
     monkeypatch.setattr(attempts, "content_of", lambda *_: {})
     attempt = attempt_of(world)
 
@@ -278,7 +291,7 @@ def asked(world: World, monkeypatch: pytest.MonkeyPatch, answer: FromHost) -> At
         attempt.inbox.put(attempts.FromDevice(device=peer.id, message=cast(FromHost, message)))
 
     def reply(_peer: Peer, message: Deploying) -> None:
-        if isinstance(message, PrepareStage):
+        if isinstance(message, to):
             threading.Thread(target=Company(world.bad).tell, args=(world.one_id, answer)).start()
 
     taking = SimpleNamespace(take=take, has_changed=lambda *_: None)
@@ -340,6 +353,108 @@ def test_a_host_that_listens_for_somebody_nobody_spoke_of_counts(
     with pytest.raises(ProtocolError, match="which nobody asked"):
         attempt._link([], {}, cast(Any, None))
     assert "which nobody asked" in world.offences()
+
+
+def test_a_host_that_listens_twice_for_the_same_counts(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt, bad = attempt_of(world), world.bad.keys.device
+    answer = ListeningFor(epoch=attempt.epoch, device=world.one_id, port=1)
+    attempt = asked(world, monkeypatch, answer)
+    monkeypatch.setattr(Attempt, "_listening", lambda *_: (bad, world.one_id))
+    monkeypatch.setattr(Company, "reached_at", lambda *_: (Endpoint(host="127.0.0.1", port=1),))
+    to_worker: list[Message] = []
+    own = cast(Any, SimpleNamespace(tell=to_worker.append))
+    for _ in range(2):
+        Company(world.bad).tell(world.one_id, answer)
+    keys = {device: make_keys().public for device in (bad, world.one_id)}
+    with pytest.raises(ProtocolError, match="which nobody asked"):
+        attempt._link([(bad, world.one_id)], keys, own)
+    assert len(to_worker) == 1
+    assert "which nobody asked" in world.offences()
+
+
+def opening(
+    attempt: Attempt,
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    laid: Layout,
+    *,
+    is_encrypted: bool = True,
+) -> None:
+    """Have stages opened as they are laid out."""
+    neighbour = Neighbour(device=world.one_id, stages=(-1,), window_bytes=1)
+    monkeypatch.setattr(attempts, "neighbours_of", lambda *_, **__: (neighbour,))
+    models = {stage.number: stage_model() for stage in laid.stages}
+    ready = attempts.Ready(layout=laid, models=models, own={}, told={})
+    own = cast(Any, SimpleNamespace(open=lambda _serve: make_keys().public, tell=lambda _: None))
+    serve = Serve(epoch=attempt.epoch, subgraphs=(), instances=1)
+    attempt.open(ready, CROSSINGS, (), own, serve, (), is_encrypted=is_encrypted)
+
+
+WRONG_KEYS = [
+    pytest.param(True, None, "it opened its stages with no key, want one", id="none"),
+    pytest.param(False, make_keys().public, "it opened its stages with a key, want none", id="one"),
+]
+
+
+@pytest.mark.parametrize(("is_encrypted", "key", "want"), WRONG_KEYS)
+def test_a_host_whose_worker_has_a_key_where_none_is_wanted_or_none_counts(
+    world: World, monkeypatch: pytest.MonkeyPatch, is_encrypted: bool, key: str | None, want: str
+) -> None:
+    answer = EpochOpened(epoch=attempt_of(world).epoch, key=key)
+    attempt = asked(world, monkeypatch, answer, OpenStages)
+    with pytest.raises(ProtocolError, match=f"^bad: {want}$"):
+        opening(attempt, world, monkeypatch, layout(world), is_encrypted=is_encrypted)
+    assert world.offences() == want
+
+
+@pytest.mark.parametrize("key", ["a" * 52, "b" * 52, "1" + "a" * 51, "b" * 51 + "A"])
+def test_what_is_no_key_is_not_even_understood(
+    world: World, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    answer = EpochOpened(epoch=attempt_of(world).epoch, key=key)
+    asked(world, monkeypatch, answer)
+    Company(world.bad).tell(world.one_id, answer)
+    assert "key" in world.offences()
+
+
+def test_a_host_that_opens_twice_counts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = EpochOpened(epoch=attempt_of(world).epoch, key=make_keys().public)
+    attempt = asked(world, monkeypatch, answer, OpenStages)
+    # Another device, too, has stages, and has not opened them.
+    both = layout(world)
+    other = replace(both.stages[0], number=1, device=DeviceId("d" * 20))
+    both = replace(both, stages=(*both.stages, other))
+    monkeypatch.setattr(Attempt, "_tell", lambda *_: None)
+    for _ in range(2):
+        Company(world.bad).tell(world.one_id, answer)
+    with pytest.raises(ProtocolError, match="that it was not asked to open"):
+        opening(attempt, world, monkeypatch, both)
+    assert "that it was not asked to open" in world.offences()
+
+
+def test_what_a_device_says_that_only_offers_what_it_has_ends_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It hosts no stage, so that whether it reaches another one, or has failed, is nothing to the
+    epoch; to have opened something is an offence."""
+    epoch = attempt_of(world).epoch
+    answer = prepared(attempt_of(world), (timed((1.0,)),))
+    attempt = asked(world, monkeypatch, answer)
+    attempt.needed = frozenset({world.one_id})
+    said: list[FromHost] = [
+        EpochUnlinked(epoch=epoch, device=world.one_id, why="lies"),
+        EpochFailed(epoch=epoch, code="error", message="lies"),
+        answer,
+    ]
+    for message in said:
+        Company(world.bad).tell(world.one_id, message)
+    for message in said:
+        until_s = clock.monotonic_s() + 10.0
+        while (came := attempt._next()) is None:
+            assert clock.monotonic_s() < until_s
+        assert came == attempts.FromDevice(device=world.bad.keys.device, message=message)
 
 
 @pytest.mark.parametrize("is_own", [False, True])

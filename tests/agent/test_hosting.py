@@ -45,7 +45,7 @@ from edge_agent.wire.deploying import (
     OpenStages,
     PrepareStage,
 )
-from edge_agent.wire.hosting import Neighbour
+from edge_agent.wire.hosting import Neighbour, StageHere
 from edge_agent.wire.messages import Message
 from tests.system.running import wait_until
 from tests.wire.made_deploying import CROSSINGS
@@ -375,38 +375,103 @@ def test_streams_without_encryption_are_refused_unless_the_device_allows_them(
     assert "was not prepared" in made.failed(2)[1][2]
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        ListenFor(epoch=epoch(), device=OTHER.id, key=None),
-        DialTo(epoch=epoch(), device=OTHER.id, key=None, port=1, addresses=("192.0.2.7",)),
-    ],
-)
-def test_a_host_connects_unencrypted_nowhere_that_others_could_listen(
-    made: Made, monkeypatch: pytest.MonkeyPatch, message: ListenFor | DialTo
-) -> None:
-    to_worker: list[Message] = []
-    worker = SimpleNamespace(tell=to_worker.append, end=lambda: None)
-    monkeypatch.setattr(hosting._HostedEpoch, "_opened", property(lambda _: worker))
+@dataclass
+class Opening:
+    """Epochs of which the stages are opened, with a worker that remembers what it is told."""
+
+    made: Made
+    to_worker: list[Message] = field(default_factory=list)
+
+    def open(self, number: int, *, is_encrypted: bool = True) -> None:
+        """`OWNER` has one opened, whose neighbours are itself and `OTHER`."""
+        message = open_stages(epoch(number))
+        neighbours = (
+            *message.neighbours,
+            msgspec.structs.replace(message.neighbours[0], device=OTHER.id),
+        )
+        self.made.hosting.take(
+            OWNER,
+            msgspec.structs.replace(message, neighbours=neighbours, is_encrypted=is_encrypted),
+        )
+
+    def connect(self, number: int, message: ListenFor | DialTo, key: str | None) -> None:
+        self.made.hosting.take(
+            OWNER, msgspec.structs.replace(message, epoch=epoch(number), key=key)
+        )
+
+
+@pytest.fixture
+def opening(made: Made, monkeypatch: pytest.MonkeyPatch) -> Opening:
+    found = Opening(made)
+    worker = SimpleNamespace(
+        tell=found.to_worker.append, end=lambda: None, open=lambda _message: make_keys().public
+    )
+    here = StageHere(number=0, subgraphs=(), pinned_cores=(), inputs=(), outputs=(), threads=1)
+    monkeypatch.setattr(hosting, "_StageWorker", lambda *_: worker)
+    monkeypatch.setattr(hosting._HostedEpoch, "_here", lambda *_: here)
+    monkeypatch.setattr(made.hosting, "_new_worker", lambda: None)
+    monkeypatch.setattr(made.hosting, "_allows_plaintext", True)
     made.peers.listens_at = Endpoint(host="192.0.2.7", port=7600)
+    return found
+
+
+TO_CONNECT = [
+    pytest.param(ListenFor(epoch=epoch(), device=OTHER.id, key=None), id="listen"),
+    pytest.param(
+        DialTo(epoch=epoch(), device=OTHER.id, key=None, port=1, addresses=("192.0.2.7",)),
+        id="dial",
+    ),
+]
+
+
+@pytest.mark.parametrize("message", TO_CONNECT)
+def test_a_host_connects_unencrypted_nowhere_that_others_could_listen(
+    made: Made, opening: Opening, monkeypatch: pytest.MonkeyPatch, message: ListenFor | DialTo
+) -> None:
     monkeypatch.setattr(plaintext, "in_own_namespace", lambda: False)
-    begun = OfferStages(epoch=epoch(), device=OTHER.id, stages=("e" * 64,))
-    made.hosting.take(OWNER, begun)
-    made.hosting.take(OWNER, message)
+    opening.open(1, is_encrypted=False)
+    opening.connect(1, message, None)
     ((_, code, text),) = made.failed()
     assert code == "usage"
     assert text.startswith("tensors are to cross unencrypted over 192.0.2.7, want loopback or")
-    assert to_worker == []
+    assert opening.to_worker == []
     # In a namespace of its own, and with a key anywhere, it does.
     wait_until(made.is_empty, "the epoch is over")
     monkeypatch.setattr(plaintext, "in_own_namespace", lambda: True)
-    made.hosting.take(OWNER, msgspec.structs.replace(begun, epoch=epoch(2)))
-    made.hosting.take(OWNER, msgspec.structs.replace(message, epoch=epoch(2)))
-    wait_until(lambda: len(to_worker) == 1, "it connects")
+    opening.open(2, is_encrypted=False)
+    opening.connect(2, message, None)
+    wait_until(lambda: len(opening.to_worker) == 1, "it connects")
     monkeypatch.setattr(plaintext, "in_own_namespace", lambda: False)
-    keyed = msgspec.structs.replace(message, epoch=epoch(2), key=make_keys().public)
-    made.hosting.take(OWNER, keyed)
-    wait_until(lambda: len(to_worker) == 2, "it connects")
+    opening.open(3)
+    opening.connect(3, message, make_keys().public)
+    wait_until(lambda: len(opening.to_worker) == 2, "it connects")
+
+
+@pytest.mark.parametrize("message", TO_CONNECT)
+def test_a_worker_is_told_to_connect_once_to_each_neighbour_with_a_key_as_was_said(
+    made: Made, opening: Opening, message: ListenFor | DialTo
+) -> None:
+    key = make_keys().public
+    third = Peer(key=public_key(b"3" * 32), name="third")
+    stranger = msgspec.structs.replace(message, device=third.id)
+    wrong: list[tuple[bool, ListenFor | DialTo, str | None, str]] = [
+        (True, stranger, key, f"told to connect to {third.id}: it is no neighbour, or was told"),
+        (True, message, None, f"told to connect to {OTHER.id}: got no key, want one"),
+        (False, message, key, f"told to connect to {OTHER.id}: got a key, want none"),
+    ]
+    for number, (is_encrypted, asked, with_key, want) in enumerate(wrong, start=1):
+        opening.open(number, is_encrypted=is_encrypted)
+        opening.connect(number, asked, with_key)
+        (*_, (_, code, text)) = made.failed(number)
+        assert (code, text[: len(want)]) == (ProtocolError.code, want)
+        assert made.peers.offences[-1] == (OWNER.id, text)
+        wait_until(made.is_empty, "the epoch is over")
+    assert opening.to_worker == []
+    opening.open(9)
+    opening.connect(9, message, key)
+    opening.connect(9, message, key)
+    assert made.failed(4)[-1][2].endswith("it is no neighbour, or was told before")
+    assert len(opening.to_worker) == 1
 
 
 def test_a_stage_of_another_model_is_refused(made: Made) -> None:

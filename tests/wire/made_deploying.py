@@ -27,7 +27,7 @@ from edge_agent.wire.deploying import (
 )
 from edge_agent.wire.hosting import Neighbour
 
-KEY = "a" * 52
+KEY = "b" * 51 + "a"
 DEVICE = DeviceId("d" * 20)
 EPOCH = Epoch(owner="o" * 20, incarnation=3, model=ModelId("5" * 64), number=7)
 BLOB = Blob(sha256="f" * 64, size_bytes=1234)

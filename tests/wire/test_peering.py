@@ -59,7 +59,7 @@ from edge_agent.wire.peering import (
 from edge_agent.wire.telling import AskProfile, Profile, Statistics, ToldGoodput, ToldLink
 from tests.wire.made_deploying import FROM_HOST, FROM_OWNER
 
-KEY = "a" * 52
+KEY = "b" * 51 + "a"
 ENDS = ("tcp://192.168.1.20:7600", "tcp://[fd00::1]:7600")
 CODEC = PeerCodec()
 PLACES: dict[str, msgspec.msgpack.Decoder[Any]] = {
