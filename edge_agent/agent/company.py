@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -17,6 +18,8 @@ from edge_agent.known_peers import KnownPeer
 from edge_agent.peers import Peer
 from edge_agent.store.partial import Partial
 from edge_agent.wire.messages import Message
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -96,13 +99,17 @@ class Company:
         return self._ask(device, lambda s: s.receive_bytes_per_s or 0.0, otherwise=0.0)
 
     def fetch(self, peer: Peer, tensor: Partial, on_received: Callable[[int], None]) -> None:
-        """See `Peering.fetch`. A peer offends with content that is not what its hash says."""
+        """See `Peering.fetch`. A peer offends with content that is not what its hash says; what
+        others sent of it before is not held against it: then all of it is fetched once more."""
         had_bytes = tensor.received_bytes
         try:
             self._peering.fetch(peer, tensor, on_received)
         except ProtocolError as error:
-            if not had_bytes:  # else it may be what another one sent before
-                self.offend(peer.id, str(error))
+            if had_bytes and not tensor.received_bytes:
+                log.warning("%s; all of it is fetched again, from %s", error, peer.name)
+                self.fetch(peer, tensor, on_received)
+                return
+            self.offend(peer.id, str(error))
             raise
 
     def known(self) -> tuple[KnownPeer, ...]:

@@ -20,19 +20,16 @@ from edge_agent.agent.other_devices import OtherDevices
 from edge_agent.agent.plaintext import SETTING, check_plaintext
 from edge_agent.agent.preparing import Prepared, Preparing
 from edge_agent.agent.processes import Child
-from edge_agent.agent.workers import OPEN_TIMEOUT_S, died_opening, not_opened_in_time
+from edge_agent.agent.stage_worker import StageWorker
 from edge_agent.devices import DeviceId
 from edge_agent.endpoints import Endpoint
 from edge_agent.errors import (
     Busy,
-    DeadlineExceeded,
     EdgeAgentError,
     PeerLost,
     ProtocolError,
     StorageError,
     UsageError,
-    WorkerLost,
-    error_from_code,
 )
 from edge_agent.peers import Peer, PeerCondition, device_id
 from edge_agent.plans import Epoch
@@ -40,18 +37,14 @@ from edge_agent.stages import StageModel
 from edge_agent.store.hosted import HostedKey
 from edge_agent.store.partial import Partial
 from edge_agent.subgraphs import ModelId
-from edge_agent.transport import local
 from edge_agent.wire.deploying import (
     MAX_STAGE_MODEL_BYTES,
     DialTo,
     DropEpoch,
-    EpochLinked,
     EpochOpened,
-    EpochUnlinked,
     FromOwner,
     HostedStage,
     ListenFor,
-    ListeningFor,
     OfferStages,
     OpenStages,
     PrepareStage,
@@ -64,18 +57,11 @@ from edge_agent.wire.hosting import (
     Dial,
     DividedPart,
     HostStages,
-    Linked,
     Listen,
-    Listening,
     StageHere,
-    Unlinked,
 )
 from edge_agent.wire.messages import (
-    Codec,
     Message,
-    Ready,
-    RunError,
-    WorkerMessage,
     decode,
 )
 from edge_agent.wire.parts import MAX_TOLD_CHARACTERS
@@ -88,7 +74,6 @@ MOST_EPOCHS: Final = 16
 """Of one owner at once."""
 MOST_WAITING: Final = 1024
 """Messages of one epoch that wait."""
-END_S: Final = 1.0
 PROGRESS_S: Final = 0.5
 """How often an owner is told how far preparing is."""
 _STAGE_MODEL: Final = msgspec.msgpack.Decoder(StageModel)
@@ -284,9 +269,9 @@ class _HostedEpoch:
         self._peers = peers
         self._preparing = preparing
         self._prepared: dict[int, Prepared] = {}
-        self._held: list[ModelId] = []
-        self._offered = ExitStack()
-        self._worker: _StageWorker | None = None
+        self._offering = ExitStack()
+        self._offered: set[tuple[DeviceId, ModelId]] = set()
+        self._worker: StageWorker | None = None
         self._is_encrypted = True
         self._unlinked: set[DeviceId] = set()
         """To which of its neighbours the worker has not been told to connect."""
@@ -308,9 +293,9 @@ class _HostedEpoch:
         finally:
             if self._worker is not None:
                 self._worker.end()
-            for stage in self._held:
-                self._preparing.release(stage)
-            self._offered.close()
+            for prepared in self._prepared.values():
+                self._preparing.release(prepared.hosted.key.stage.id)
+            self._offering.close()
             self._hosting.forget(self._epoch)
 
     def _failed(self, error: EdgeAgentError) -> None:
@@ -345,7 +330,7 @@ class _HostedEpoch:
             case DropEpoch():
                 pass  # it was looked at when it came
 
-    def _linking(self, message: ListenFor | DialTo) -> _StageWorker:
+    def _linking(self, message: ListenFor | DialTo) -> StageWorker:
         """The worker, which is to connect to a neighbour now. Raises: ProtocolError: it must
         not."""
         if self._worker is None:
@@ -361,6 +346,8 @@ class _HostedEpoch:
         return self._worker
 
     def _prepare(self, message: PrepareStage) -> None:
+        if self._worker is not None:
+            raise self._blamed(f"{self._epoch} is open: nothing more is prepared for it")
         stage = self._stage_model(message)
         owner = self._place.owner
         key = HostedKey(
@@ -377,9 +364,11 @@ class _HostedEpoch:
             self._place.stopped.is_set,
             is_fresh=message.is_fresh,
         )
-        self._prepared[message.stage] = prepared
         self._preparing.hold(stage.id)
-        self._held.append(stage.id)
+        before = self._prepared.get(message.stage)
+        self._prepared[message.stage] = prepared
+        if before is not None:
+            self._preparing.release(before.hosted.key.stage.id)
         built = prepared.built
         self._tell(
             StagePrepared(
@@ -396,13 +385,15 @@ class _HostedEpoch:
     def _offer(self, message: OfferStages) -> None:
         """Let another host of this owner have what both need."""
         wanted = frozenset(message.stages)
+        if self._peers.peer(message.device) is None:
+            return
         for hosted in self._preparing.hosted_for(self._place.owner.id):
-            if hosted.key.stage.id in wanted and self._peers.peer(message.device) is not None:
+            stage, to = hosted.key.stage, message.device
+            if stage.id in wanted and (to, stage.id) not in self._offered:
                 with suppress(StorageError):  # then it is fetched elsewhere
-                    content = self._preparing.content_of(hosted.key.stage)
-                    self._offered.enter_context(
-                        self._peers.offers.offering(message.device, content)
-                    )
+                    content = self._preparing.content_of(stage)
+                    self._offering.enter_context(self._peers.offers.offering(to, content))
+                    self._offered.add((to, stage.id))
 
     def _stage_model(self, message: PrepareStage) -> StageModel:
         if message.model.size_bytes > MAX_STAGE_MODEL_BYTES:
@@ -410,15 +401,8 @@ class _HostedEpoch:
                 f"got a stage described in {message.model.size_bytes} bytes, want at most "
                 f"{MAX_STAGE_MODEL_BYTES}"
             )
-        received = self._preparing.receive(
-            message.model,
-            partial(self._peers.fetch, self._place.owner),
-            self._place.stopped.is_set,
-            lambda _count: None,
-        )
-        with received:
-            raw = b"".join(map(bytes, received))
-        received.discard()
+        fetch = partial(self._peers.fetch, self._place.owner)
+        raw = self._preparing.read(message.model, fetch, self._place.stopped.is_set)
         try:
             stage: StageModel = decode(_STAGE_MODEL, raw)
         except ProtocolError as error:
@@ -438,7 +422,7 @@ class _HostedEpoch:
             neighbours=message.neighbours,
             is_encrypted=message.is_encrypted,
         )
-        self._worker = _StageWorker(self._hosting.worker(), self._epoch, self._tell)
+        self._worker = StageWorker(self._hosting.worker(), self._epoch, self._tell)
         try:
             key = self._worker.open(HostStages(epoch=self._epoch, part=part))
         except StorageError:
@@ -517,76 +501,3 @@ class _Telling:
                     what=what[:MAX_TOLD_CHARACTERS],
                 )
             )
-
-
-class _StageWorker:
-    """A worker process that runs stages."""
-
-    def __init__(self, child: Child, epoch: Epoch, tell: Callable[[Message], None]) -> None:
-        self._child = child
-        self._epoch = epoch
-        self._tell = tell
-        self._stream = local.FrameStream(child.stream)
-        self._codec = Codec()
-        self._sending = threading.Lock()
-        self._is_ending = False
-
-    def tell(self, message: Message) -> None:
-        """Send it a message; one that is dead is told of elsewhere."""
-        with self._sending:
-            try:
-                self._stream.send(self._codec.encode(message))
-            except local.ConnectionLost:
-                log.info("a worker of %s is gone", self._epoch)
-
-    def open(self, message: HostStages) -> str:
-        """Have it open the stages; the key by which other workers know it.
-
-        Raises:
-            WorkerLost: it died.
-            EdgeAgentError: it cannot open them.
-        """
-        self.tell(message)
-        try:
-            raw, _ = self._stream.receive(clock.monotonic_s() + OPEN_TIMEOUT_S)
-        except local.ConnectionLost as error:
-            self._child.end()
-            raise died_opening(self._child.how_it_ended()) from error
-        except DeadlineExceeded:
-            raise not_opened_in_time() from None
-        answer = decode(self._codec.from_worker, raw)
-        if isinstance(answer, RunError):
-            raise error_from_code(answer.code, answer.message)
-        if not isinstance(answer, Ready):
-            raise ProtocolError(f"worker sent {type(answer).__name__}")
-        threading.Thread(target=self._read, name="stage-worker", daemon=True).start()
-        return answer.key
-
-    def _read(self) -> None:
-        while True:
-            try:
-                raw, _ = self._stream.receive()
-            except local.ConnectionLost:
-                break
-            message: WorkerMessage = decode(self._codec.from_worker, raw)
-            match message:
-                case Listening(device=device, port=port):
-                    self._tell(ListeningFor(epoch=self._epoch, device=device, port=port))
-                case Linked():
-                    self._tell(EpochLinked(epoch=self._epoch))
-                case Unlinked(device=device, why=why):
-                    why = why[:MAX_TOLD_CHARACTERS]
-                    self._tell(EpochUnlinked(epoch=self._epoch, device=device, why=why))
-                case other:
-                    log.error("a worker of %s sent %s", self._epoch, type(other).__name__)
-                    break
-        if not self._is_ending:
-            self._child.end()
-            how = self._child.how_it_ended()
-            log.warning("the worker of %s died (%s)", self._epoch, how)
-            self._tell(failure(self._epoch, WorkerLost(f"the worker died ({how})")))
-
-    def end(self) -> None:
-        """End the process."""
-        self._is_ending = True
-        self._child.end(END_S)

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from edge_agent import clock
 from edge_agent.agent.builders import Builder
@@ -34,6 +34,7 @@ from edge_agent.wire.hosting import StageHere
 from edge_agent.wire.messages import Build, Built
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 ADMITTED_FRACTION = 0.5
 """Of the preparing of a stage that has to be received first."""
@@ -135,11 +136,35 @@ class Preparing:
 
     def receive(
         self, blob: Blob, fetch: Fetching, is_stopped: Callable[[], bool], on_received: OnReceived
-    ) -> Partial:
+    ) -> None:
         """Have a blob here, whole and checked, in the folder for what is received.
 
         Raises: as `Peering.fetch`; BuilderLost: `is_stopped`.
         """
+        self._receive(blob, fetch, is_stopped, on_received, lambda _partial: None)
+
+    def read(self, blob: Blob, fetch: Fetching, is_stopped: Callable[[], bool]) -> bytes:
+        """The content of a small blob, of which nothing is kept here.
+
+        Raises: as `receive`.
+        """
+
+        def taken(partial: Partial) -> bytes:
+            raw = b"".join(map(bytes, partial))
+            partial.discard()
+            return raw
+
+        return self._receive(blob, fetch, is_stopped, lambda _count: None, taken)
+
+    def _receive(
+        self,
+        blob: Blob,
+        fetch: Fetching,
+        is_stopped: Callable[[], bool],
+        on_received: OnReceived,
+        use: Callable[[Partial], T],
+    ) -> T:
+        """What `use` makes of it, before anybody may remove it."""
         partial = self._partial.open(blob.sha256, blob.size_bytes)
         had_bytes, since_s = 0, clock.monotonic_s()
         while True:
@@ -148,7 +173,7 @@ class Preparing:
                     on_received(partial.received_bytes - had_bytes)
                     had_bytes = partial.received_bytes
                     fetch(partial, on_received)
-                    return partial
+                    return use(partial)
             except AlreadyRunning:
                 pass  # another owner is sending it: then it will be here
             except PeerLost:

@@ -40,20 +40,28 @@ class Partial:
         """What has come: the next byte that is wanted."""
 
     def __enter__(self) -> Self:
-        with storage_errors(self.path, "open"):
-            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        try:
-            self._take()
-        except BaseException:
+        while True:
+            with storage_errors(self.path, "open"):
+                self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            try:
+                if self._lock():
+                    self._take()
+                    return self
+            except BaseException:
+                os.close(self._fd)
+                raise
             os.close(self._fd)
-            raise
-        return self
 
-    def _take(self) -> None:
+    def _lock(self) -> bool:
+        """Whether it is still there: before it was locked, it may have been removed."""
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise AlreadyRunning(f"{self.path}: is being received already") from error
+        with storage_errors(self.path, "examine"):
+            return os.fstat(self._fd).st_nlink > 0
+
+    def _take(self) -> None:
         with storage_errors(self.path, "examine"):
             self.received_bytes = os.fstat(self._fd).st_size
         if self.received_bytes > self.size_bytes:

@@ -37,6 +37,7 @@ from edge_agent.peers import Peer, PeerCondition
 from edge_agent.plans import Epoch, Target
 from edge_agent.profiles import SegmentTimes
 from edge_agent.stages import Blob
+from edge_agent.store.partial import PartialStore
 from edge_agent.store.registry import LoadedModel
 from edge_agent.subgraphs import ModelId
 from edge_agent.transport.curve import make_keys
@@ -188,6 +189,32 @@ def test_content_that_is_not_what_its_hash_says_counts(world: World) -> None:
     _, content = described(stage_model())
     world.say(prepare(world.offer(content, content[:-1] + b"?"), epoch(world)))
     assert "got bytes with the SHA-256" in world.failed()[0].message
+    assert "got bytes with the SHA-256" in world.offences()
+
+
+def fetched(world: World, blob: Blob, before: bytes) -> bytes:
+    """What the attacked one gets of it from the attacker, where another one sent `before`."""
+    partial = PartialStore(world.folder / "one").open(blob.sha256, blob.size_bytes)
+    bad = next(s.peer for s in world.one.statuses() if s.peer.name == "bad")
+    with partial:
+        partial.write(0, before)
+        Company(world.one).fetch(bad, partial, lambda _count: None)
+        return b"".join(map(bytes, partial))
+
+
+def test_what_another_one_sent_wrong_before_is_not_held_against_who_sends_the_rest(
+    world: World,
+) -> None:
+    content = bytes(range(256)) * 9000  # several pieces
+    assert fetched(world, world.offer(content), b"?" * 1_000_000) == content
+    assert status_of(world.one, "bad").offences == 0
+
+
+def test_who_sends_wrong_content_alone_offends_whatever_came_before(world: World) -> None:
+    content = bytes(range(256)) * 9000
+    blob = world.offer(content, content[:-1] + b"?")
+    with pytest.raises(ProtocolError, match="got bytes with the SHA-256"):
+        fetched(world, blob, content[:1_000_000])
     assert "got bytes with the SHA-256" in world.offences()
 
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ import pytest
 from edge_agent import clock
 from edge_agent.agent import hosting, plaintext
 from edge_agent.agent.hosting import MOST_EPOCHS, Hosting
-from edge_agent.agent.offers import Offers
+from edge_agent.agent.offers import Offered, Offers
 from edge_agent.agent.preparing import Prepared, Preparing
 from edge_agent.agent.processes import Child
 from edge_agent.devices import DeviceId
@@ -46,7 +46,7 @@ from edge_agent.wire.deploying import (
     PrepareStage,
 )
 from edge_agent.wire.hosting import Neighbour, StageHere
-from edge_agent.wire.messages import Message
+from edge_agent.wire.messages import Built, Message
 from tests.system.running import wait_until
 from tests.wire.made_deploying import CROSSINGS
 
@@ -54,6 +54,9 @@ OWNER = Peer(key=public_key(b"1" * 32), name="owner")
 OTHER = Peer(key=public_key(b"2" * 32), name="other")
 MODEL = ModelId("5" * 64)
 MOST_BYTES = 1 << 20
+BUILT = cast(
+    Built, SimpleNamespace(device_key="k", times=(), plan=SimpleNamespace(measured_s=None))
+)
 
 
 def epoch(number: int = 1, owner: Peer = OWNER, incarnation: int = 1) -> Epoch:
@@ -154,23 +157,25 @@ class FakePreparing:
     """Waits until it is stopped, as a stage that takes long."""
 
     folder: Path
+    is_quick: bool = False
+    """Has every stage ready at once instead."""
+    in_use: Counter[ModelId] = field(default_factory=Counter)
+    hosted: tuple[Hosted, ...] = ()
     began: threading.Event = field(default_factory=threading.Event)
     ended: threading.Event = field(default_factory=threading.Event)
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
-    def receive(
+    def read(
         self,
         blob: Blob,
         fetch: Callable[[Partial, Callable[[int], None]], None],
         is_stopped: Callable[[], bool],
-        on_received: Callable[[int], None],
-    ) -> Partial:
+    ) -> bytes:
         del is_stopped
         store = PartialStore(self.folder / str(next(self.numbers)))
-        partial = store.open(blob.sha256, blob.size_bytes)
-        with partial:
-            fetch(partial, on_received)
-        return partial
+        with store.open(blob.sha256, blob.size_bytes) as partial:
+            fetch(partial, lambda _count: None)
+            return b"".join(map(bytes, partial))
 
     def prepare(
         self,
@@ -181,8 +186,10 @@ class FakePreparing:
         *,
         is_fresh: bool,
     ) -> Prepared:
-        del key, fetch, report, is_fresh
+        del fetch, report, is_fresh
         self.began.set()
+        if self.is_quick:
+            return Prepared(hosted=Hosted(key=key, built=BUILT), received_bytes=0)
         try:
             while not is_stopped():
                 clock.sleep_s(0.005)
@@ -191,13 +198,16 @@ class FakePreparing:
             self.ended.set()
 
     def hosted_for(self, owner: DeviceId) -> tuple[Hosted, ...]:
-        del owner
-        return ()
+        return tuple(one for one in self.hosted if one.key.owner == owner)
+
+    def content_of(self, stage: StageModel) -> dict[str, Offered]:
+        return {stage.graph.sha256: Offered(size_bytes=1, content=b"x")}
 
     def hold(self, stage: ModelId) -> None:
-        raise AssertionError(stage)
+        self.in_use[stage] += 1
 
-    release = hold
+    def release(self, stage: ModelId) -> None:
+        self.in_use[stage] -= 1
 
 
 @dataclass
@@ -407,7 +417,7 @@ def opening(made: Made, monkeypatch: pytest.MonkeyPatch) -> Opening:
         tell=found.to_worker.append, end=lambda: None, open=lambda _message: make_keys().public
     )
     here = StageHere(number=0, subgraphs=(), pinned_cores=(), inputs=(), outputs=(), threads=1)
-    monkeypatch.setattr(hosting, "_StageWorker", lambda *_: worker)
+    monkeypatch.setattr(hosting, "StageWorker", lambda *_: worker)
     monkeypatch.setattr(hosting._HostedEpoch, "_here", lambda *_: here)
     monkeypatch.setattr(made.hosting, "_new_worker", lambda: None)
     monkeypatch.setattr(made.hosting, "_allows_plaintext", True)
@@ -513,6 +523,56 @@ def test_what_is_not_hosted_for_an_owner_is_offered_to_nobody(made: Made) -> Non
     made.hosting.take(OWNER, ListenFor(epoch=epoch(), device=OTHER.id, key=None))
     made.failed()  # it has dealt with both
     assert made.peers.offers.find(OTHER.id, "e" * 64) is None
+
+
+def test_a_stage_prepared_again_is_in_use_once_and_none_after_the_end(made: Made) -> None:
+    made.preparing.is_quick = True
+    one = stage_model()
+    other = replace(one, nodes=2)
+    blobs = [made.offered(one), made.offered(one), made.offered(other)]
+    for blob in blobs:
+        made.hosting.take(OWNER, prepare(blob, epoch()))
+    wait_until(lambda: len(made.peers.told) == len(blobs), "all are prepared")
+    assert +made.preparing.in_use == Counter({other.id: 1})
+    made.hosting.take(OWNER, DropEpoch(epoch=epoch()))
+    wait_until(lambda: not +made.preparing.in_use, "nothing is in use")
+
+
+def test_what_is_offered_again_is_offered_once(made: Made) -> None:
+    made.preparing.is_quick = True
+    stage = stage_model()
+    key = HostedKey(
+        stage=stage, owner=OWNER.id, target=Target.LATENCY, threads=None, half_bound=None
+    )
+    made.preparing.hosted = (Hosted(key=key),)
+    calls = []
+    offer = made.peers.offers.offer
+
+    def counted(device: DeviceId, content: Mapping[str, Offered]) -> None:
+        calls.append(device)
+        offer(device, content)
+
+    made.peers.offers.offer = counted  # type: ignore[method-assign]
+    message = OfferStages(epoch=epoch(), device=OTHER.id, stages=(stage.id,))
+    for _ in range(5):
+        made.hosting.take(OWNER, message)
+    made.hosting.take(OWNER, prepare(made.offered(stage), epoch()))
+    wait_until(lambda: len(made.peers.told) == 1, "it has dealt with all")
+    assert calls == [OTHER.id]
+    assert made.peers.offers.find(OTHER.id, stage.graph.sha256) is not None
+    made.hosting.take(OWNER, DropEpoch(epoch=epoch()))
+    wait_until(
+        lambda: made.peers.offers.find(OTHER.id, stage.graph.sha256) is None, "it is withdrawn"
+    )
+
+
+def test_nothing_is_prepared_for_an_epoch_that_is_open(made: Made, opening: Opening) -> None:
+    opening.open(1)
+    made.hosting.take(OWNER, prepare(made.offered(stage_model()), epoch()))
+    ((_, code, text),) = made.failed()
+    assert code == ProtocolError.code
+    assert text.endswith("is open: nothing more is prepared for it")
+    assert made.peers.offences == [(OWNER.id, text)]
 
 
 def test_an_error_of_the_agent_itself_is_told(made: Made) -> None:

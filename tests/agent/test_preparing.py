@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,9 +19,9 @@ from edge_agent.agent.turns import Traffic, Turn
 from edge_agent.config import Settings
 from edge_agent.devices import DeviceId
 from edge_agent.plans import Target
-from edge_agent.stages import StageModel
+from edge_agent.stages import Blob, StageModel
 from edge_agent.store.hosted import HostedKey, HostedStore
-from edge_agent.store.partial import PartialStore
+from edge_agent.store.partial import Partial, PartialStore
 from tests.store.made_stage import stage
 
 OWNER = DeviceId("owner")
@@ -87,3 +90,31 @@ def test_what_is_hosted_may_be_received_further(
     world.preparing.forget_parts()
     assert left.exists()
     assert not gone.exists()
+
+
+def test_what_is_read_is_whole_whoever_tidies_meanwhile_and_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, 1 << 30, monkeypatch)
+    content = b"a description" * 1000
+    blob = Blob(sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content))
+    stopped = threading.Event()
+
+    def tidy() -> None:
+        while not stopped.is_set():
+            world.preparing.forget_parts()
+
+    def fetch(partial: Partial, on_received: Callable[[int], None]) -> None:
+        partial.write(0, content)
+        on_received(len(content))
+
+    tidying = threading.Thread(target=tidy)
+    tidying.start()
+    try:
+        for _ in range(200):
+            assert world.preparing.read(blob, fetch, lambda: False) == content
+    finally:
+        stopped.set()
+        tidying.join()
+    assert world.partial.received_bytes(blob.sha256) == 0
+    assert list((tmp_path / "partial").iterdir()) == []

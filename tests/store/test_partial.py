@@ -155,3 +155,21 @@ def test_what_is_discarded_is_gone_unless_it_is_being_received(store: PartialSto
     store.discard([SHA256, "1" * 64])
     assert not partial.path.exists()
     assert store.received_bytes(other) == 0
+
+
+def test_one_that_is_removed_while_it_is_opened_is_made_anew(
+    store: PartialStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really_open = os.open
+
+    def opened(path: Path, *arguments: int) -> int:
+        fd = really_open(path, *arguments)
+        monkeypatch.setattr(os, "open", really_open)
+        store.discard([SHA256])
+        return fd
+
+    partial = store.open(SHA256, len(CONTENT))
+    monkeypatch.setattr(os, "open", opened)
+    with partial:
+        partial.write(0, CONTENT)
+    assert partial.path.read_bytes() == CONTENT
