@@ -69,6 +69,8 @@ class Gauge:
         """When the first of the pieces came that came without a pause."""
         self._flow_bytes = 0
         """Of those behind it."""
+        self._flow_until_s = 0.0
+        """When the last of them came."""
         self._flowed_s = float("-inf")
 
     def begin_anew(self, now_s: float) -> None:
@@ -91,11 +93,13 @@ class Gauge:
         if self._flow_since_s is not None:
             if is_pressed:
                 self._flow_bytes += length_bytes
+                self._flow_until_s = now_s
             if not is_pressed or self._flow_bytes >= MOST_FLOW_BYTES:
-                self._take_flow(self._flow_bytes, now_s - self._flow_since_s, now_s)
+                self._take_flow(self._flow_bytes, self._flow_until_s - self._flow_since_s, now_s)
                 self._flow_since_s = None
         if self._flow_since_s is None and is_pressed:
-            self._flow_since_s, self._flow_bytes = now_s, 0
+            self._flow_since_s = self._flow_until_s = now_s
+            self._flow_bytes = 0
 
     def _take_flow(self, length_bytes: int, took_s: float, now_s: float) -> None:
         if length_bytes < FLOW_BYTES:
