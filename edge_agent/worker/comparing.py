@@ -185,7 +185,7 @@ class Comparing:
             again = self._runner.run_again
             got = self._runner.run(feeds, outputs)
             if self._runner.run_again > again:
-                return "a request was lost on the way"
+                return "a request was lost, or failed, on the way"
             want = self._runner.run_alone(feeds, outputs)
             wrong = disagreement(
                 got, want, is_quantised=message.is_quantised, bound=message.float_bound

@@ -72,7 +72,7 @@ class DividedRunner:
         self._runs: dict[int, _Run] = {}
         self._stages: Stages
         self.run_again = 0
-        """Runs that were lost and ran here instead."""
+        """Runs that were lost, or failed, and ran here instead."""
 
     def attach(self, stages: Stages) -> None:
         """Say who carries the tensors; before the first run."""
@@ -92,7 +92,8 @@ class DividedRunner:
         outputs: Sequence[str],
         asked: Asked | None = None,
     ) -> Arrays:
-        """See `runners.Runner`. A run that is lost is run again here.
+        """See `runners.Runner`. A run that is lost, or in which a stage fails, is run again here:
+        what it failed of may be that device's own, and if it is not, the error is of this one.
 
         Raises also: DeadlineExceeded: it took too long, or was abandoned.
         """
@@ -118,7 +119,10 @@ class DividedRunner:
         if run.is_lost:
             return self._run_here(feeds, outputs, run.route.lost or "a device forgot it")
         if run.error is not None:
-            raise run.error
+            if self._fallback is None or isinstance(run.error, DeadlineExceeded):
+                raise run.error
+            log.info("a run is run again here: a stage failed: %s", run.error)
+            return self._run_here(feeds, outputs, str(run.error))
         assert run.arrays is not None
         # An output may be an input, which crosses nothing.
         return {name: run.arrays[name] if name in run.arrays else feeds[name] for name in outputs}

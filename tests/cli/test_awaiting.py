@@ -222,6 +222,7 @@ def test_an_agent_that_ends_meanwhile_ends_with_8(
     assert "ended before it answered" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_ends_with_130(capsys: pytest.CaptureFixture[str], form: tuple[str, ...]) -> None:
     says = Agent(*MAKING)
 

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -261,14 +260,6 @@ def test_a_path_that_is_no_unicode_is_the_users_mistake(
         assert main(["load", "caf\udce9.onnx", "--socket", str(agent.path)]) == 2
         assert agent.asked == []
     assert "valid UTF-8" in capsys.readouterr().err
-
-
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """A shell starts what runs in the background with interrupts ignored, tests too."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("interruptible")

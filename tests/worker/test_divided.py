@@ -194,27 +194,44 @@ def test_without_a_place_for_the_whole_model_a_lost_run_is_an_error() -> None:
             ask(made, X)
 
 
+@pytest.mark.parametrize("fits", [True, False])
 @pytest.mark.parametrize("stage", [0, 1, 2])
-def test_an_error_of_a_stage_reaches_the_one_who_asked_and_nobody_else(stage: int) -> None:
+def test_a_run_in_which_a_stage_fails_is_run_by_the_owner_if_it_can(stage: int, fits: bool) -> None:
     def failing(feeds: Arrays) -> Arrays:
         if int(next(iter(feeds.values()))[0, 0]) % 2:
             raise RunFailed("odd")
         return CHAIN_STAGES[stage].compute(feeds)
 
     whole = Whole(chain_whole)
-    with divided(CHAIN, CHAIN_PLACES, CHAIN_STAGES | {stage: Computing(failing)}, whole) as made:
+    runners = CHAIN_STAGES | {stage: Computing(failing)}
+    with divided(CHAIN, CHAIN_PLACES, runners, whole if fits else None) as made:
         # Doubling makes all that comes to stage 2 even.
         fails = {0: (1, 3, 5, 7), 1: (0, 2, 4, 6), 2: ()}[stage]
         for i in range(8):
             x = X + np.float32(i)
-            if i in fails:
+            if i in fails and not fits:
                 with pytest.raises(RunFailed, match=r"^odd$"):
                     ask(made, x)
             else:
                 np.testing.assert_array_equal(ask(made, x), chain_whole({"x": x})["z"])
-        # The same input would fail here, too.
-        assert whole.runs == 0
+        assert whole.runs == made.runner.run_again == (len(fails) if fits else 0)
         assert all(route.under_way == 0 for route in made.routes)
+        assert made.runner.has_route
+
+
+def test_what_fails_on_the_owner_too_is_told_as_it_fails_there() -> None:
+    def failing(_feeds: Arrays) -> Arrays:
+        raise RunFailed("there")
+
+    def failing_here(_feeds: Arrays) -> Arrays:
+        raise RunFailed("here")
+
+    runners = CHAIN_STAGES | {1: Computing(failing)}
+    with (
+        divided(CHAIN, CHAIN_PLACES, runners, Whole(failing_here)) as made,
+        pytest.raises(RunFailed, match=r"^here$"),
+    ):
+        ask(made, X)
 
 
 def test_a_deadline_ends_a_run_everywhere() -> None:
