@@ -379,7 +379,9 @@ class Attempt:
             ):
                 one, two = map(self.peers.name_of, (device, other))
                 raise PeerLost(f"{one} cannot reach {two}: {why}")
-            case Unlinked(device=device, why=why):
+            case Unlinked(device=device, why=why, is_offence=is_offence):
+                if is_offence:
+                    raise self._blamed(device, why)
                 raise PeerLost(f"this device cannot reach {self.peers.name_of(device)}: {why}")
             case _:
                 return came

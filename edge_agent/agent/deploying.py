@@ -209,7 +209,9 @@ class Deployer:
             case FromDevice(device=device, message=EpochUnlinked(device=other, why=why)):
                 why = f"{name_of(device)} cannot reach {name_of(other)}: {why}"
                 self._later(active, device, why)
-            case Unlinked(device=device, why=why):
+            case Unlinked(device=device, why=why, is_offence=is_offence):
+                if is_offence:
+                    self._peers.offend(device, why)
                 self._later(active, device, f"{name_of(device)} is out of reach: {why}")
             case Closed():
                 threading.Thread(

@@ -422,7 +422,8 @@ class _HostedEpoch:
             neighbours=message.neighbours,
             is_encrypted=message.is_encrypted,
         )
-        self._worker = StageWorker(self._hosting.worker(), self._epoch, self._tell)
+        child = self._hosting.worker()
+        self._worker = StageWorker(child, self._epoch, self._tell, self._peers.offend)
         try:
             key = self._worker.open(HostStages(epoch=self._epoch, part=part))
         except StorageError:

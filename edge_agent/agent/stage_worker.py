@@ -11,6 +11,7 @@ from typing import Final
 from edge_agent import clock
 from edge_agent.agent.processes import Child
 from edge_agent.agent.workers import OPEN_TIMEOUT_S, died_opening, not_opened_in_time
+from edge_agent.devices import DeviceId
 from edge_agent.errors import DeadlineExceeded, ProtocolError, WorkerLost, error_from_code
 from edge_agent.plans import Epoch
 from edge_agent.transport import local
@@ -27,7 +28,15 @@ END_S: Final = 1.0
 class StageWorker:
     """See the module."""
 
-    def __init__(self, child: Child, epoch: Epoch, tell: Callable[[Message], None]) -> None:
+    def __init__(
+        self,
+        child: Child,
+        epoch: Epoch,
+        tell: Callable[[Message], None],
+        offend: Callable[[DeviceId, str], None],
+    ) -> None:
+        """`tell` sends to the owner; `offend` hears which neighbour broke which rule."""
+        self._offend = offend
         self._child = child
         self._epoch = epoch
         self._tell = tell
@@ -79,7 +88,9 @@ class StageWorker:
                     self._tell(ListeningFor(epoch=self._epoch, device=device, port=port))
                 case Linked():
                     self._tell(EpochLinked(epoch=self._epoch))
-                case Unlinked(device=device, why=why):
+                case Unlinked(device=device, why=why, is_offence=is_offence):
+                    if is_offence:
+                        self._offend(device, why)
                     why = why[:MAX_TOLD_CHARACTERS]
                     self._tell(EpochUnlinked(epoch=self._epoch, device=device, why=why))
                 case other:

@@ -8,11 +8,11 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from edge_agent import __version__
-from edge_agent.cli import doctor, infer, inspect, models, peers, serve, split
 from edge_agent.cli.shapes import spread_shapes
 from edge_agent.errors import (
     AgentUnavailable,
@@ -40,8 +40,35 @@ class _Parser(argparse.ArgumentParser):
         super().error(_LONG_WORD.sub(lambda word: f"{word[0][:5]}…", message))
 
 
-def parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+_PARTS: Final = (
+    "serve",
+    "models",
+    "devices",
+    "plans",
+    "infer",
+    "peers",
+    "split",
+    "inspect",
+    "doctor",
+)
+"""The modules that have the commands, in the order in which help lists them."""
+PART_OF: Final = {
+    "serve": "serve",
+    **dict.fromkeys(("load", "unload", "models", "status", "replan"), "models"),
+    "devices": "devices",
+    "plan": "plans",
+    "infer": "infer",
+    **dict.fromkeys(("key", "invite", "peers", "peer"), "peers"),
+    "split": "split",
+    "inspect": "inspect",
+    "doctor": "doctor",
+}
+"""The module that has a command, in the order in which help lists them."""
+
+
+def parser(command: str = "") -> argparse.ArgumentParser:
+    """The whole command line; with the name of a command, that of this one alone: what the other
+    ones import takes half of a second and more on a small device."""
     top = _Parser(
         prog="edge-agent",
         description="Runs any ONNX model on the compute units of this device, divided as it pays.",
@@ -54,8 +81,8 @@ def parser() -> argparse.ArgumentParser:
     shared.add_argument("--socket", metavar="PATH", help="local socket of the agent")
     shared.add_argument("--config", metavar="FILE", help="settings file (TOML)")
     shared.add_argument("--json", action="store_true", help="print JSON")
-    for part in (serve, models, infer, peers, split, inspect, doctor):
-        part.add_commands(commands, shared)
+    for part in dict.fromkeys([PART_OF[command]] if command in PART_OF else PART_OF.values()):
+        import_module(f"edge_agent.cli.{part}").add_commands(commands, shared)
     return top
 
 
@@ -63,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; its exit code. A user's mistake gives a message, never a traceback."""
     _open_standard_streams()
     given = sys.argv[1:] if arguments is None else arguments
-    options = parser().parse_args(list(spread_shapes(given)))
+    options = parser(given[0] if given else "").parse_args(list(spread_shapes(given)))
     try:
         _check_not_empty(options)
         code: int = options.run(options)

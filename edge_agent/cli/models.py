@@ -1,4 +1,4 @@
-"""`edge-agent load`, `unload`, `models`, `status`, `devices`, `replan` and `plan`."""
+"""`edge-agent load`, `unload`, `models`, `status` and `replan`."""
 
 from __future__ import annotations
 
@@ -6,26 +6,19 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
-from edge_agent.cli import export, plan_devices, plan_loaded
-from edge_agent.cli.awaiting import await_plan, awaited_plan
-from edge_agent.cli.divided import divided_lines
+from edge_agent.cli.awaiting import await_plan
 from edge_agent.cli.output import (
-    ProgressLine,
     client_of,
     count_text,
     print_json,
     print_table,
     size_text,
 )
+from edge_agent.cli.shape_plans import print_specialised
 from edge_agent.cli.shapes import add_shape_option, parse_shapes
-from edge_agent.client import Client
 from edge_agent.errors import EdgeAgentError, UsageError
-from edge_agent.planning.explain import render
-from edge_agent.planning.flips import flips, render_flips
-from edge_agent.plans import SERVED_TARGETS, ExecutionPlan
-from edge_agent.tensors import Shape, TensorSpec
+from edge_agent.plans import SERVED_TARGETS
+from edge_agent.tensors import TensorSpec
 from edge_agent.wire.arguments import HALF_BOUND
 from edge_agent.wire.messages import (
     MAX_SUBGRAPHS,
@@ -33,7 +26,6 @@ from edge_agent.wire.messages import (
 )
 from edge_agent.wire.parts import (
     ModelState,
-    Shapes,
 )
 
 
@@ -105,28 +97,9 @@ def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
     simple("unload", run_unload, "stop serving a model and remove it").add_argument("model")
     simple("models", run_models, "list the loaded models")
     simple("status", run_status, "show the state of the agent and its counters")
-    devices = simple(
-        "devices", run_devices, "show the compute units, and which were refused and why"
-    )
-    export.add_options(devices)
     replan = simple("replan", run_replan, "measure and plan a model again while it serves")
     replan.add_argument("model")
     replan.add_argument("--wait", action="store_true", help="wait until the plan serves")
-    plan = simple(
-        "plan", run_plan, "show the plan of a loaded model, or plan a model file over devices"
-    )
-    plan.add_argument(
-        "model", metavar="MODEL", help="name of a loaded model; with --devices, a model file"
-    )
-    plan.add_argument(
-        "--explain", action="store_true", help="every subgraph and every rejected candidate"
-    )
-    add_shape_option(
-        plan,
-        "the plan for these input shapes alone, made now if there is none, and where it "
-        "differs. With --devices, what open dimensions are",
-    )
-    plan_devices.add_options(plan)
 
 
 def parse_pins(texts: Sequence[str]) -> dict[str, str]:
@@ -247,7 +220,7 @@ def run_models(options: argparse.Namespace) -> int:
                 print(f"  not divided over devices: {state.dividing_progress}")
             _print_interface("input", state.inputs)
             _print_interface("output", state.outputs)
-            _print_specialised(state)
+            print_specialised(state)
     else:
         print("no model is loaded: load one with `edge-agent load MODEL.onnx`")
     return 0
@@ -283,110 +256,3 @@ def run_status(options: argparse.Namespace) -> int:
     if status.models:
         _print_models(status.models)
     return 0
-
-
-def run_devices(options: argparse.Namespace) -> int:
-    """Show the compute units, or write down what they can do."""
-    if options.export is not None:
-        return export.run(options)
-    if options.model:
-        raise UsageError("--model: is for --export FILE; name a file, or leave it out")
-    with client_of(options) as client:
-        device = client.devices()
-    if options.json:
-        print_json(device)
-        return 0
-    print(f"{device.hostname}: {device.processor}")
-    cores = ", ".join(map(str, device.cores))
-    print(f"cores {cores}; {size_text(device.memory_bytes)} of memory")
-    print(f"ONNX Runtime {device.runtime_version} ({device.runtime_build})")
-    print_table(
-        ("unit", "kind", "provider", "version", "cores", "memory cap", "layouts", "keeps"),
-        [
-            (
-                *(u.id, u.kind, u.provider, u.provider_version, str(u.cores)),
-                *(size_text(u.memory_bytes or None), ", ".join(u.layouts), u.keeps),
-            )
-            for u in device.units
-        ],
-    )
-    for unit in device.units:
-        if unit.keeps_nothing_because:
-            print(f"{unit.id} keeps nothing of what it compiles: {unit.keeps_nothing_because}")
-    for refused in device.refused:
-        name = "" if refused.unit is None else f"{refused.unit}, "
-        print(f"refused {name}{refused.provider}: {refused.reason}; {refused.remedy}")
-    return 0
-
-
-def run_plan(options: argparse.Namespace) -> int:
-    """Show a plan."""
-    if options.devices is not None:
-        return plan_devices.run(options)
-    plan_devices.check_without_devices(options)
-    if plan_loaded.is_asked(options):
-        return plan_loaded.run(options)
-    shapes = parse_shapes(options.shape)
-    with client_of(options) as client:
-        plan = awaited_plan(client, options.model)
-        if shapes:
-            return _show_plan_for(client, shapes, plan, options)
-        state = client.model(options.model)
-        divided = client.divided(options.model)
-    if options.json:
-        # Beside the plan of this device alone, which it is compared with.
-        print_json(msgspec.to_builtins(plan) | {"divided": divided})
-        return 0
-    if options.explain:
-        print(render(plan))
-    else:
-        alone = str(plan) if state.divided else state.plan
-        print(f'model "{state.name}": {alone}\n{plan.reason}')
-    for line in divided_lines(divided, state):
-        print(line)
-    _print_specialised(state)
-    return 0
-
-
-def _show_plan_for(
-    client: Client, shapes: dict[str, Shape], general: ExecutionPlan, options: argparse.Namespace
-) -> int:
-    line = ProgressLine()
-    try:
-        plan = client.plan(options.model, shapes, on_progress=line.show)
-    finally:
-        line.end()
-    if options.json:
-        print_json({"plan": plan, "general": general, "flips": flips(general, plan)})
-    elif options.explain:
-        print(render(plan))
-        print(render_flips(general, plan))
-    else:
-        print(f'model "{options.model}" for {_shapes_text(plan.shapes)}: {plan}')
-        print(plan.reason)
-    return 0
-
-
-def _shapes_text(shapes: Shapes) -> str:
-    return ", ".join(f"{name}[{','.join(map(str, shape))}]" for name, shape in shapes)
-
-
-def _print_specialised(state: ModelState) -> None:
-    if not state.specialised and not state.specialising:
-        return
-    print(f"\n{state.name}: plans for single shapes")
-    if state.specialised:
-        rows = [
-            (
-                _shapes_text(s.shapes),
-                f"{s.share:.0%}",
-                "yes" if s.is_serving else "no",
-                "-" if s.measured_s is None else f"{s.measured_s * 1e3:.3g}",
-                "-" if s.general_over_plan is None else f"{s.general_over_plan.median:.3f}",
-                s.plan if s.is_serving else s.reason,
-            )
-            for s in state.specialised
-        ]
-        print_table(("shapes", "asked", "serves", "ms", "general over it", "plan or reason"), rows)
-    if state.specialising:
-        print(f"being planned: {state.specialising}")

@@ -173,6 +173,8 @@ class Unlinked(Message, frozen=True, tag="unlinked", kw_only=True):
     epoch: Epoch
     device: DeviceId
     why: Text
+    is_offence: bool = False
+    """Whether that one broke the rules."""
 
 
 class Compared(Message, frozen=True, tag="compared", kw_only=True):

@@ -15,7 +15,7 @@ from edge_agent.engine.session import Session
 from edge_agent.errors import ProtocolError
 from edge_agent.plans import Epoch
 from edge_agent.stages import Division
-from edge_agent.tensors import Arrays
+from edge_agent.tensors import Arrays, TensorSpec
 from edge_agent.wire.hosting import (
     Compare,
     Dial,
@@ -74,7 +74,7 @@ class Divided:
     """None: the owner is elsewhere."""
     comparing: Comparing | None = None
     outputs: tuple[str, ...] = ()
-    """Of the whole model, if the owner is here."""
+    """Names of those of the whole model, if the owner is here."""
 
     @property
     def key(self) -> str:
@@ -126,7 +126,7 @@ def own(
     *,
     fallback: Runner,
     at_once: int,
-    outputs: Sequence[str],
+    outputs: Sequence[TensorSpec],
 ) -> Divided:
     """Open what the owner's worker has; requests that are lost on the way run on `fallback`,
     `at_once` at a time.
@@ -137,13 +137,13 @@ def own(
     shapes = {str(name): shape for name, shape in part.shapes} if part.shapes else None
     runner = DividedRunner(routes, fallback, at_once, shapes)
     losing = _Losing(part, runner, tell)
-    links = Links(epoch, part, _opened(part, open_stage), losing.tell, runner)
+    links = Links(epoch, part, _opened(part, open_stage), losing.tell, runner, outputs)
     runner.attach(links.stages)
     return Divided(
         links=links,
         runner=runner,
         comparing=Comparing(epoch, runner),
-        outputs=tuple(outputs),
+        outputs=tuple(spec.name for spec in outputs),
     )
 
 

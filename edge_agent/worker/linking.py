@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -12,7 +12,8 @@ from edge_agent.endpoints import Endpoint
 from edge_agent.errors import EdgeAgentError, ProtocolError
 from edge_agent.peers import KeyPair, PublicKey
 from edge_agent.plans import Epoch
-from edge_agent.stages import Division
+from edge_agent.stages import OWNER, Division
+from edge_agent.tensors import TensorSpec
 from edge_agent.transport.curve import make_keys
 from edge_agent.wire.hosting import (
     Closed,
@@ -67,10 +68,10 @@ class _Told:
         """See `streams.Receiver`."""
         self._links.stages.steered(stream, message)
 
-    def broken(self, stream: Stream, why: str) -> None:
+    def broken(self, stream: Stream, why: str, *, is_offence: bool) -> None:
         """See `streams.Receiver`."""
-        self._links.stages.broken(stream, why)
-        self._links.broken(self._link, self._number, why)
+        self._links.stages.broken(stream, why, is_offence=is_offence)
+        self._links.broken(self._link, self._number, why, is_offence=is_offence)
 
 
 class Links:
@@ -83,9 +84,10 @@ class Links:
         runners: Mapping[int, StageRunner],
         tell: Callable[[Message], None],
         origin: Origin | None = None,
+        outputs: Sequence[TensorSpec] = (),
     ) -> None:
         """`runners` are of the stages that run here; `tell` sends to the agent. `origin` is there
-        if this is the owner's worker.
+        if this is the owner's worker, and `outputs` are then those of the whole model.
 
         Raises:
             RuntimeUnavailable: this libzmq cannot encrypt.
@@ -103,6 +105,7 @@ class Links:
             runners,
             instances=part.threads,
             origin=origin,
+            specs={OWNER: outputs, **{stage.number: stage.inputs for stage in part.stages}},
         )
         self._streams = Streams()
 
@@ -200,22 +203,24 @@ class Links:
         if is_linked:
             self._tell(Linked(epoch=self.epoch))
 
-    def broken(self, link: _Link, number: int, why: str) -> None:
-        """A connection is over, or could not be made."""
+    def broken(self, link: _Link, number: int, why: str, *, is_offence: bool) -> None:
+        """A connection is over, or could not be made; `is_offence`: the other side broke the
+        rules."""
         with self._changing:
             if link.tries != number or self._is_closed:
                 return
-            tries_another = not link.is_open and bool(link.rest)
+            tries_another = not link.is_open and bool(link.rest) and not is_offence
         if tries_another:
             # Dialling waits for the thread of the streams, which this is.
             threading.Thread(
                 target=self._next_try, args=(link, number, why), name="dial", daemon=True
             ).start()
         else:
-            self._cannot(link.neighbour.device, why)
+            self._cannot(link.neighbour.device, why, is_offence=is_offence)
 
-    def _cannot(self, device: DeviceId, why: str) -> None:
-        self._tell(Unlinked(epoch=self.epoch, device=device, why=why))
+    def _cannot(self, device: DeviceId, why: str, *, is_offence: bool = False) -> None:
+        told = Unlinked(epoch=self.epoch, device=device, why=why, is_offence=is_offence)
+        self._tell(told)
 
     def close(self) -> bool:
         """End all connections, and the stages; whether none of them runs any more."""

@@ -235,7 +235,7 @@ class _Opening:
             tell,
             fallback=opened.runner,
             at_once=max((deployment.instances, *(s.instances for s in deployment.specialised))),
-            outputs=[spec.name for spec in self._outputs],
+            outputs=self._outputs,
         )
         assert opened.divided.runner is not None
         opened.runner = opened.divided.runner

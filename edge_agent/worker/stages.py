@@ -13,6 +13,7 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final, Protocol
 
 from edge_agent import clock
@@ -20,7 +21,7 @@ from edge_agent.engine.cancel import Cancellation
 from edge_agent.errors import DeadlineExceeded, EdgeAgentError, ProtocolError, error_from_code
 from edge_agent.plans import Epoch
 from edge_agent.stages import OWNER, Crossing, Division
-from edge_agent.tensors import Arrays
+from edge_agent.tensors import Arrays, ElementType, TensorName, TensorSpec
 from edge_agent.wire.arrays import pack_arrays
 from edge_agent.wire.messages import error_text
 from edge_agent.wire.streaming import MAX_TOLD_CHARACTERS, Cancel, RunFailed, Stale, Tensors
@@ -94,9 +95,11 @@ class Stages:
         instances: int,
         origin: Origin | None = None,
         on_broken: Callable[[Stream, str], None] = lambda _stream, _why: None,
+        specs: Mapping[int, Sequence[TensorSpec]] = MappingProxyType({}),
     ) -> None:
         """`runners` are of the stages that run here, `instances` says how many at once; `origin`
-        is there if this is the owner's worker."""
+        is there if this is the owner's worker. `specs` are of what comes to each stage here, and
+        to the owner, where it is known."""
         self.counters: Counter[str] = Counter()
         self._epoch = epoch
         self._division = division
@@ -114,6 +117,7 @@ class Stages:
         self._running: dict[tuple[int, int], _Job] = {}
         """Also the ones that wait for a thread."""
         self._ended: OrderedDict[int, None] = OrderedDict()
+        self._specs = {stage: {s.name: s for s in found} for stage, found in specs.items()}
         self._routes: dict[int, int] = {}
         """Of the runs that the owner began here."""
         self._threads = [
@@ -176,8 +180,24 @@ class Stages:
         if tuple(head.name for head in message.tensors) != crossing.tensors:
             raise ProtocolError(f"got other tensors from stage {message.source} than agreed")
         check_narrowed(message.tensors, message.narrowed, crossing.wire)
+        self._check_types(message)
         until_s = None if message.left_s is None else clock.monotonic_s() + message.left_s
         self._gather(message.run, crossing, arrived.arrays, until_s, stream, arrived)
+
+    def _check_types(self, message: Tensors) -> None:
+        """Raises: ProtocolError: something is of another type than the model says. Whether its
+        sizes are right is left to ONNX Runtime: what a model says of those may be wrong."""
+        specs = self._specs.get(message.target, {})
+        narrowed = {one.tensor for one in message.narrowed}
+        for at, head in enumerate(message.tensors):
+            spec = specs.get(TensorName(head.name))
+            if spec is None:
+                continue
+            got = ElementType.FLOAT32 if at in narrowed else head.element_type
+            is_right = bool(spec.container) or got is spec.element_type
+            if head.is_nested != bool(spec.container) or not is_right:
+                told = "a sequence, map or optional" if head.is_nested else got
+                raise ProtocolError(f'tensor "{head.name}": got {told}, want {spec}')
 
     def _crossing(self, stream: Stream, message: Tensors) -> Crossing:
         is_known = self._streams.get(message.source) is stream
@@ -207,8 +227,9 @@ class Stages:
             case _:
                 self.counters["messages of another epoch"] += 1
 
-    def broken(self, stream: Stream, why: str) -> None:
+    def broken(self, stream: Stream, why: str, *, is_offence: bool) -> None:
         """See `streams.Receiver`."""
+        del is_offence  # whoever made the stream tells
         gone = {stage for stage, one in self._streams.items() if one is stream}
         routes = {self._route_of[stage] for stage in gone if stage != OWNER}
         with self._changing:

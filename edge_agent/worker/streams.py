@@ -53,9 +53,10 @@ class Receiver(Protocol):
         """A message without tensors came."""
         ...
 
-    def broken(self, stream: Stream, why: str) -> None:
+    def broken(self, stream: Stream, why: str, *, is_offence: bool) -> None:
         """It is over: a message is larger than the window of the other side, that one broke the
-        rules, does not take what it is told, or is gone. Said once, and nothing after it."""
+        rules (then `is_offence`), does not take what it is told, or is gone. Said once, and nothing
+        after it."""
         ...
 
 
@@ -264,7 +265,7 @@ class Streams:
         try:
             action(stream)
         except ProtocolError as error:
-            self._break(stream, str(error))
+            self._break(stream, str(error), is_offence=True)
         except Exception as error:
             log.exception("a stream met an error of its own")
             self._break(stream, f"an error of this worker: {error}")
@@ -334,12 +335,12 @@ class Streams:
             stream.outflow.steer(credit)
         return stream.outflow.next()
 
-    def _break(self, stream: Stream, why: str) -> None:
+    def _break(self, stream: Stream, why: str, *, is_offence: bool = False) -> None:
         if stream.is_over:
             return
         self.drop(stream)
         try:
-            stream.receiver.broken(stream, why)
+            stream.receiver.broken(stream, why, is_offence=is_offence)
         except Exception:
             log.exception("a stream could not tell of its end")
 

@@ -277,7 +277,7 @@ def test_a_token_is_good_for_nothing_but_joining(one: Peering) -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"key": "x" * 52}, "usage"),
+        ({"key": "x" * 52}, "protocol"),
         ({"key": "short"}, "protocol"),
         ({"name": ""}, "usage"),
         ({"name": "../up"}, "usage"),

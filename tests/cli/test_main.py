@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 
 from edge_agent import __version__
 from edge_agent.cli import start
-from edge_agent.cli.main import EXIT_CODES, main
+from edge_agent.cli.main import EXIT_CODES, PART_OF, main, parser
 from edge_agent.errors import (
     Busy,
     DeadlineExceeded,
@@ -381,3 +382,15 @@ def test_closed_streams_are_no_traceback(closed: int, tmp_path: Path) -> None:
         *("manifest.json", "part-1.onnx", "part-1.onnx.weights"),
         *("part-2.onnx", "part-2.onnx.weights"),
     ]
+
+
+def test_each_command_is_the_same_whether_the_others_are_there_or_not() -> None:
+    choices = _commands(parser())
+    assert choices.keys() == PART_OF.keys()
+    for name, whole in choices.items():
+        assert _commands(parser(name))[name].format_help() == whole.format_help()
+
+
+def _commands(of: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    (found,) = (a for a in of._actions if isinstance(a, argparse._SubParsersAction))
+    return dict(found.choices)

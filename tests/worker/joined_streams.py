@@ -33,6 +33,8 @@ class Heard:
         self.told: list[str] = []
         """The names of all calls, in order."""
         self.whys: list[str] = []
+        self.is_offended = False
+        """Whether the other side broke the rules."""
         self.on_arrival: Callable[[Stream, Arrived], object] = lambda *_: None
         self.on_steering: Callable[[Stream, Steering], object] = lambda *_: None
         self._news = threading.Condition()
@@ -51,8 +53,9 @@ class Heard:
         self.on_steering(stream, message)
         self._note("steered", lambda: self.messages.append(message))
 
-    def broken(self, stream: Stream, why: str) -> None:
+    def broken(self, stream: Stream, why: str, *, is_offence: bool) -> None:
         assert stream.is_over
+        self.is_offended = is_offence
         self._note("broken", lambda: self.whys.append(why))
 
     def _note(self, what: str, keep: Callable[[], object] = lambda: None) -> None:

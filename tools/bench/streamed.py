@@ -236,8 +236,9 @@ class StreamEnd:
         del message
         self._told.release()
 
-    def broken(self, _: Stream, why: str) -> None:
+    def broken(self, _: Stream, why: str, *, is_offence: bool) -> None:
         """See `Receiver`."""
+        del is_offence
         self._why = why
         self._told.release()
 
