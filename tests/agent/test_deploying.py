@@ -50,6 +50,7 @@ class World:
         self.to_worker: list[Message] = []
         self.to_devices: list[tuple[DeviceId, Message]] = []
         self.alone: list[str] = []
+        self.offences: list[tuple[DeviceId, str]] = []
         self.fails: list[Exception] = []
         """What the first trials end with."""
         self.worker_says: Callable[[OfDivided], None]
@@ -100,6 +101,7 @@ class World:
             device=OWNER.id,
             name_of=lambda device: {OWNER.id: "owner", HOST.id: "host"}[device],
             tell=lambda device, message: self.to_devices.append((device, message)),
+            offend=lambda device, what: self.offences.append((device, what)),
         )
         means = SimpleNamespace(
             peers=peers,
@@ -179,6 +181,12 @@ LOSSES: dict[str, tuple[Callable[[World], None], str]] = {
         lambda world: world.worker_says(Unlinked(epoch=EPOCH, device=HOST.id, why="closed")),
         "host is out of reach: closed",
     ),
+    "it breaks the rules of the stream": (
+        lambda world: world.worker_says(
+            Unlinked(epoch=EPOCH, device=HOST.id, why="lies", is_offence=True)
+        ),
+        "host is out of reach: lies",
+    ),
 }
 
 
@@ -200,6 +208,7 @@ def test_a_device_that_is_lost_is_given_up_whenever_that_is_heard(
     wait_until(lambda: not world.loaded.dividing.plan.is_used, "the plan to say so")
     assert world.loaded.dividing.plan.reason == f"this device serves alone since {why}"
     assert world.alone == ["m"]
+    assert world.offences == ([(HOST.id, "lies")] if "rules" in loss else [])
 
 
 @pytest.mark.parametrize("when", ["while it takes over", "later"])

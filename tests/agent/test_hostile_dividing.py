@@ -55,7 +55,7 @@ from edge_agent.wire.deploying import (
     PrepareStage,
     StagePrepared,
 )
-from edge_agent.wire.hosting import Neighbour
+from edge_agent.wire.hosting import Neighbour, Unlinked
 from edge_agent.wire.messages import Message
 from tests.agent.made_peers import Devices, joined, status_of
 from tests.agent.test_hosting import (
@@ -459,6 +459,16 @@ def test_a_host_that_opens_twice_counts(world: World, monkeypatch: pytest.Monkey
     with pytest.raises(ProtocolError, match="that it was not asked to open"):
         opening(attempt, world, monkeypatch, both)
     assert "that it was not asked to open" in world.offences()
+
+
+def test_a_host_whose_stream_breaks_the_rules_while_it_is_tried_counts(
+    world: World,
+) -> None:
+    attempt, bad = attempt_of(world), world.bad.keys.device
+    attempt.inbox.put(Unlinked(epoch=attempt.epoch, device=bad, why="lies", is_offence=True))
+    with pytest.raises(ProtocolError, match=r"^bad: lies$"):
+        attempt._next()
+    assert world.offences() == "lies"
 
 
 def test_what_a_device_says_that_only_offers_what_it_has_ends_nothing(

@@ -12,7 +12,7 @@ from edge_agent.engine.cancel import Cancellation
 from edge_agent.plans import Epoch
 from edge_agent.stages import OWNER, Crossing, Division
 from edge_agent.subgraphs import ModelId
-from edge_agent.tensors import Arrays, TensorName
+from edge_agent.tensors import Arrays, TensorName, TensorSpec
 from edge_agent.transport.curve import make_keys
 from edge_agent.worker.divided import DividedRunner, RouteState
 from edge_agent.worker.runners import Runner
@@ -106,8 +106,10 @@ def divided(
     instances: int = 1,
     window_bytes: int = WINDOW_BYTES,
     epochs: Mapping[str, Epoch] | None = None,
+    specs: Mapping[int, Sequence[TensorSpec]] | None = None,
 ) -> Iterator[Divided]:
-    """The model, ready to run. `epochs` are of places that believe in another one."""
+    """The model, ready to run. `epochs` are of places that believe in another one; `specs` as
+    `Stages` takes them."""
     count = len(division.routes())
     routes = tuple(
         RouteState(number=number, share=share, most=most)
@@ -125,6 +127,7 @@ def divided(
             instances=instances if here else 0,
             origin=runner if name == HOME else None,
             on_broken=partial(_say, broken),
+            specs=specs or {},
         )
         places[name] = Place(Streams(), stages, here, broken)
     runner.attach(places[HOME].stages)

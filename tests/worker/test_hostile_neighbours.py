@@ -190,6 +190,8 @@ def test_who_breaks_the_rules_hears_no_more_and_it_is_said_why(
         for parts in said:
             bad.say(*parts)
         assert told in listening.heard.wait_broken()
+    # What libzmq itself does not take ends the connection, and nobody says why.
+    assert listening.heard.is_offended == (told != ENDED)
 
 
 def test_who_goes_on_sending_what_was_not_released_is_ended(made: Rig, one: Streams) -> None:
@@ -288,6 +290,7 @@ def test_a_window_of_one_byte_is_told_when_something_is_to_be_sent(made: Rig, on
         listening.put({}, 3)
         why = listening.heard.wait_broken()
         assert why == "run 3 needs 4096 bytes, which is more than the window of the other side"
+        assert not listening.heard.is_offended
 
 
 def test_a_neighbour_that_stops_reading_holds_no_more_than_what_was_put(
@@ -308,6 +311,7 @@ def test_a_neighbour_that_stops_reading_holds_no_more_than_what_was_put(
         assert settled(lambda: listening.stream.outflow.waiting) == 0
         assert listening.heard.whys == []
     assert listening.heard.wait_broken() == ENDED
+    assert not listening.heard.is_offended
 
 
 def test_a_flood_of_steering_messages_is_heard_and_disturbs_nobody(made: Rig, one: Streams) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from edge_agent import clock
 from edge_agent.stages import OWNER
+from edge_agent.tensors import ElementType, TensorName, TensorSpec
 from edge_agent.wire.arrays import pack_arrays
 from edge_agent.wire.streaming import Cancel, RunFailed, Stale, Tensors
 from edge_agent.worker.runners import Asked
@@ -31,10 +32,24 @@ RUNNERS = {
 PLACES = {0: "bad", 1: "two", 2: "good"}
 
 
+def spec(name: str, container: str = "") -> TensorSpec:
+    dims = None if container else (12,)
+    return TensorSpec(
+        name=TensorName(name), element_type=ElementType.FLOAT32, dims=dims, container=container
+    )
+
+
+SPECS = {
+    **{stage: (spec("x"),) for stage in (0, 2)},
+    1: (spec("a"),),
+    OWNER: (spec("z"),),
+}
+
+
 @pytest.fixture
 def made() -> Iterator[Divided]:
     whole = Whole(lambda f: {"z": (f["x"] + 1) * 2})
-    with divided(DIVISION, PLACES, RUNNERS, whole) as found:
+    with divided(DIVISION, PLACES, RUNNERS, whole, specs=SPECS) as found:
         yield found
         # Whatever happened: the other route serves, and nothing is under way.
         found.runner.route_is_lost(0, "bad broke the rules")
@@ -84,6 +99,46 @@ def test_tensors_that_were_not_agreed_end_the_stream(
     line.put(message, pack_arrays(arrays)[1])
     wait_until(partial(broke, made, "two"), "the stream ends")
     assert broke(made, "two") == [told]
+
+
+WRONG_TYPES = [
+    pytest.param(X.astype(np.float64), "float64", id="wider"),
+    pytest.param(X.view(np.int32), "int32", id="of the same size"),
+    pytest.param([X], "a sequence, map or optional", id="no tensor"),
+]
+
+
+@pytest.mark.parametrize(("value", "got"), WRONG_TYPES)
+def test_tensors_of_another_type_than_the_model_says_end_the_stream(
+    made: Divided, value: np.ndarray, got: str
+) -> None:
+    say(made.places["bad"].neighbours["two"], 0, 1, a=value)
+    wait_until(partial(broke, made, "two"), "the stream ends")
+    assert broke(made, "two") == [f'tensor "a": got {got}, want float32[12]']
+
+
+@pytest.mark.parametrize(("value", "got"), WRONG_TYPES)
+def test_a_result_of_another_type_reaches_nobody(value: np.ndarray, got: str) -> None:
+    line = crossings("o>0 x", "0>o z")
+    lying = {0: Computing(lambda _: {"z": value})}
+    whole = Whole(lambda f: {"z": f["x"] * 2})
+    with divided(line, {0: "bad"}, lying, whole, specs=SPECS) as other:
+        np.testing.assert_array_equal(other.runner.run({"x": X}, ["z"])["z"], X * 2)
+        assert other.runner.run_again == 1
+        assert broke(other, HOME) == [f'tensor "z": got {got}, want float32[12]']
+
+
+def test_what_is_no_tensor_by_the_model_must_be_none() -> None:
+    """A sequence may hold whatever ONNX Runtime takes, and a tensor is none."""
+    line = crossings("o>0 x", "0>o z")
+    specs = {OWNER: (spec("z", "seq(tensor(float))"),)}
+    whole = Whole(lambda f: {"z": [f["x"]]})
+    for value, is_taken in (([X, X], True), (X, False)):
+        runners = {0: Computing(lambda _, value=value: {"z": value})}
+        with divided(line, {0: "bad"}, runners, whole, specs=specs) as other:
+            found = other.runner.run({"x": X}, ["z"])["z"]
+            np.testing.assert_array_equal(found, [X, X] if is_taken else [X])
+            assert bool(broke(other, HOME)) == (not is_taken)
 
 
 def test_a_result_of_another_route_or_of_no_run_is_dropped(made: Divided) -> None:
