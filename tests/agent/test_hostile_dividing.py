@@ -22,7 +22,7 @@ from edge_agent.agent.attempts import Attempt
 from edge_agent.agent.company import Company
 from edge_agent.agent.deploying import Deployer
 from edge_agent.agent.dividing import Dividing
-from edge_agent.agent.hosting import MOST_MODELS, Hosting
+from edge_agent.agent.hosting import MOST_EPOCHS, MOST_MODELS, Hosting
 from edge_agent.agent.layouts import Layout, PlacedStage
 from edge_agent.agent.offences import PATIENCE
 from edge_agent.agent.offers import Offered
@@ -32,7 +32,7 @@ from edge_agent.agent.processes import Child
 from edge_agent.agent.workers import Serve
 from edge_agent.devices import DeviceId
 from edge_agent.endpoints import Endpoint
-from edge_agent.errors import BuilderLost, ProtocolError, UsageError
+from edge_agent.errors import BuilderLost, Busy, ProtocolError, UsageError
 from edge_agent.peers import Peer, PeerCondition
 from edge_agent.plans import Epoch, Target
 from edge_agent.profiles import SegmentTimes
@@ -94,6 +94,8 @@ class World:
 
     one: Peering
     bad: Peering
+    peers: Company
+    """Those of the attacked one, as its hosting sees them."""
     heard: Heard
     hosting: Hosting
     folder: Path
@@ -143,14 +145,15 @@ def world(made: Devices, tmp_path: Path) -> Iterator[World]:
         raise AssertionError("nothing was to be opened")
 
     preparing = cast(Preparing, FakePreparing(tmp_path))
-    hosts = Hosting(Company(one), preparing, 1 << 20, no_worker)
+    peers = Company(one)
+    hosts = Hosting(peers, preparing, 1 << 20, no_worker)
     nobody = SimpleNamespace(take=lambda *_: None, has_changed=lambda *_: None)
     one.connect(Dividing(hosts, cast(Deployer, nobody)))
     heard = Heard()
     bad.connect(heard)
     for_s, at_s = status_of(one, "good").for_s, clock.monotonic_s()
     try:
-        yield World(one, bad, heard, hosts, tmp_path)
+        yield World(one, bad, peers, heard, hosts, tmp_path)
         good = status_of(one, "good")
         assert (good.condition, good.offences) == (UP, 0)
         assert good.for_s == pytest.approx(for_s + clock.monotonic_s() - at_s, abs=0.5)
@@ -190,6 +193,57 @@ def test_content_that_is_not_what_its_hash_says_counts(world: World) -> None:
     world.say(prepare(world.offer(content, content[:-1] + b"?"), epoch(world)))
     assert "got bytes with the SHA-256" in world.failed()[0].message
     assert "got bytes with the SHA-256" in world.offences()
+
+
+@pytest.mark.parametrize("is_lying", [True, False])
+def test_weights_of_another_host_that_are_wrong_are_fetched_from_the_owner(
+    world: World, made: Devices, is_lying: bool
+) -> None:
+    """`bad` is said to have what the owner's stage needs, and has something else."""
+    owner = made.start("owner", listens=False)
+    joined(world.one, owner)
+    owner.connect(Heard())
+    weights = bytes(range(256)) * 9000
+    blob = world.offer(weights, b"?" * len(weights) if is_lying else weights)
+    _, content = described(stage_model())
+    described_as = offer(owner, world, content)
+    offer(owner, world, weights)
+    preparing = cast(FakePreparing, world.hosting._preparing)
+    preparing.is_quick, preparing.wants = True, blob
+    # Whoever is asked first: the link to the other one is not known.
+    message = msgspec.structs.replace(
+        prepare(described_as, replace(epoch(world), owner=owner.keys.device)),
+        sources=(world.bad.keys.device,),
+    )
+    slow = {owner.keys.device: 1.0, world.bad.keys.device: 2.0}
+    world.peers.receive_bytes_per_s = slow.__getitem__  # type: ignore[method-assign]
+    assert Company(owner).tell(world.one_id, message)
+    wait_until(lambda: preparing.fetched, "it is fetched")
+    assert preparing.fetched == [weights]
+    if is_lying:
+        assert "got bytes with the SHA-256" in world.offences()
+    assert status_of(world.one, "owner").offences == 0
+
+
+def offer(device: Peering, world: World, content: bytes) -> Blob:
+    """Have a device offer that to the attacked one, as it is."""
+    sha256 = hashlib.sha256(content).hexdigest()
+    offered = Offered(size_bytes=len(content), content=content)
+    device.offers.offer(world.one_id, {sha256: offered})
+    return Blob(sha256=sha256, size_bytes=len(content))
+
+
+def test_an_owner_has_so_many_epochs_here_and_no_more(world: World) -> None:
+    for number in range(MOST_EPOCHS + 1):
+        model = ModelId(f"{number:064d}")
+        _, content = described(stage_model(model))
+        world.say(prepare(world.offer(content), epoch(world, 1, model)))
+    (failed,) = world.failed()
+    assert failed.code == Busy.code
+    assert failed.message == "16 epochs of it are hosted here, want at most 16"
+    assert failed.epoch.model == f"{MOST_EPOCHS:064d}"
+    assert world.hosting.count == MOST_EPOCHS
+    assert status_of(world.one, "bad").offences == 0
 
 
 def fetched(world: World, blob: Blob, before: bytes) -> bytes:

@@ -159,6 +159,9 @@ class FakePreparing:
     folder: Path
     is_quick: bool = False
     """Has every stage ready at once instead."""
+    wants: Blob | None = None
+    """What it fetches for each stage."""
+    fetched: list[bytes] = field(default_factory=list)
     in_use: Counter[ModelId] = field(default_factory=Counter)
     hosted: tuple[Hosted, ...] = ()
     began: threading.Event = field(default_factory=threading.Event)
@@ -180,14 +183,16 @@ class FakePreparing:
     def prepare(
         self,
         key: HostedKey,
-        fetch: object,
+        fetch: Callable[[Partial, Callable[[int], None]], None],
         report: object,
         is_stopped: Callable[[], bool],
         *,
         is_fresh: bool,
     ) -> Prepared:
-        del fetch, report, is_fresh
+        del report, is_fresh
         self.began.set()
+        if self.wants is not None:
+            self.fetched.append(self.read(self.wants, fetch, is_stopped))
         if self.is_quick:
             return Prepared(hosted=Hosted(key=key, built=BUILT), received_bytes=0)
         try:

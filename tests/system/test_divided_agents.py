@@ -147,6 +147,22 @@ def test_a_host_without_room_on_its_disk_says_so_and_serves_when_there_is_some(
 
 
 @pytest.mark.long
+def test_a_host_that_may_keep_less_than_a_stage_says_what_to_raise(path: Path) -> None:
+    with ExitStack() as stack:
+        settings = {"near": "[limits]\nmax_hosted_bytes = 1000\n"}
+        home, _near = joined(stack, "home", "near", settings=settings)
+        with home.client() as client:
+            state = client.load(path, "net", over=["near"], wait=True, timeout_s=DIVIDED_S)
+            assert (state.planning, state.dividing) == ("done", "failed")
+            assert state.dividing_progress.startswith("near: ")
+            assert "want at most 1000" in state.dividing_progress
+            assert "raise max_hosted_bytes in the settings" in state.dividing_progress
+            (peer,) = client.peers().peers
+            assert peer.offences == 0
+            assert ask(client, inputs_of(client, "net")[:4])
+
+
+@pytest.mark.long
 def test_tensors_cross_as_devices_and_users_allow_it(path: Path) -> None:
     with three_agents() as three:
         _unencrypted_only_if_both_devices_say_so(three, path)

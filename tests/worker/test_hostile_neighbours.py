@@ -194,6 +194,27 @@ def test_who_breaks_the_rules_hears_no_more_and_it_is_said_why(
     assert listening.heard.is_offended == (told != ENDED)
 
 
+@pytest.mark.parametrize("dies", [True, False])
+def test_who_sends_half_of_a_message_holds_no_more_than_that(
+    made: Rig, one: Streams, dies: bool
+) -> None:
+    """It dies between two chunks, or says nothing more: others go on, nothing has arrived, and
+    what it holds of the window is what it announced."""
+    listening = attacked(made, one)
+    with neighbour(listening) as bad:
+        bad.say(CODEC.message(heads(600_000)))
+        bad.say(CODEC.chunk(0, 0), bytes(200_000))
+        bad.tell(CANCEL)  # which may come inside of a message
+        listening.heard.wait(lambda: listening.heard.messages == [CANCEL], "it has come")
+        if not dies:
+            assert settled(lambda: listening.stream.inflow.held_bytes) == 600_000 + HEAD_BYTES
+            assert listening.heard.whys == []
+    # In both cases it is gone now.
+    assert listening.heard.wait_broken() == ENDED
+    assert not listening.heard.is_offended
+    assert listening.heard.arrivals == []
+
+
 def test_who_goes_on_sending_what_was_not_released_is_ended(made: Rig, one: Streams) -> None:
     listening = made.listen(one, window_bytes=10 * HEAD_BYTES, holds=True)
     with neighbour(listening) as bad:
