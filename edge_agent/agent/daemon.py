@@ -150,7 +150,7 @@ def _run(
         company,
         preparing,
         limits.max_bytes_in_flight,
-        lambda: workers.prepare(is_background=False),
+        workers,
         allows_plaintext=settings.peering.plaintext_streams,
     )
     if settings.peering.plaintext_streams:

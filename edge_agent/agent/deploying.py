@@ -8,7 +8,7 @@ import logging
 import queue
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -357,7 +357,8 @@ class Deployer:
             self._means, loaded, attempt, plan, partial(self._told, epoch), is_fresh=is_fresh
         )
         try:
-            found = trial.run(partial(self.surroundings, loaded))
+            with self._expecting_worker(loaded):
+                found = trial.run(partial(self.surroundings, loaded))
             if found.plan is not None:
                 log.info("%s over %s: %s", loaded.record.name, found.plan, found.plan.reason)
             if found.deployed is not None and not is_stopped():
@@ -374,6 +375,13 @@ class Deployer:
                 attempt.drop()
             else:
                 self._catch_up(active)
+
+    def _expecting_worker(self, loaded: Loaded) -> AbstractContextManager[None]:
+        """Where the process that serves cannot open another epoch, one is started already while the
+        stages are prepared."""
+        if loaded.opens_aside:
+            return nullcontext()
+        return self._means.workers.expecting(is_background=self._host.others_serve())
 
     def _catch_up(self, active: _Active) -> None:
         """What was said since the attempt last listened, and while it took over."""

@@ -95,6 +95,18 @@ class Peers(OtherDevices, Protocol):
         ...
 
 
+class StartsWorkers(Protocol):
+    """What is needed of `workers.Workers`."""
+
+    def prepare_to_host(self) -> Child:
+        """A process that loads ONNX Runtime, or has done so."""
+        ...
+
+    def expect_to_host(self) -> None:
+        """One will be wanted soon."""
+        ...
+
+
 @dataclass(slots=True)
 class _Place:
     """Of an epoch of one owner."""
@@ -114,7 +126,7 @@ class Hosting:
         peers: Peers,
         preparing: Preparing,
         max_window_bytes: int,
-        new_worker: Callable[[], Child],
+        workers: StartsWorkers,
         *,
         allows_plaintext: bool = False,
     ) -> None:
@@ -123,7 +135,7 @@ class Hosting:
         self._peers = peers
         self._preparing = preparing
         self._max_window_bytes = max_window_bytes
-        self._new_worker = new_worker
+        self._workers = workers
         self._allows_plaintext = allows_plaintext
         self._changing = threading.Lock()
         self._epochs: dict[Epoch, _Place] = {}
@@ -184,6 +196,7 @@ class Hosting:
         self._epochs[epoch] = place = _Place(owner)
         hosted = _HostedEpoch(epoch, place, self, self._peers, self._preparing)
         threading.Thread(target=hosted.run, name="hosted", daemon=True).start()
+        self._later(self._workers.expect_to_host)
         return place
 
     @staticmethod
@@ -206,8 +219,8 @@ class Hosting:
     # ---- what hosted epochs need
 
     def worker(self) -> Child:
-        """A new process."""
-        return self._new_worker()
+        """A process that will run stages."""
+        return self._workers.prepare_to_host()
 
     def check_windows(self, message: OpenStages) -> None:
         """Raises: UsageError: more may come in than there is room for."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -13,6 +13,7 @@ from edge_agent import clock
 from edge_agent.agent.datapath import DataPath
 from edge_agent.agent.lanes import Lane, Station
 from edge_agent.agent.processes import Child
+from edge_agent.agent.spares import Spares, WorkerKind
 from edge_agent.agent.stations import OfDivided
 from edge_agent.errors import DeadlineExceeded, EdgeAgentError, ModelRefused, WorkerLost
 from edge_agent.plans import Epoch
@@ -38,6 +39,7 @@ log = logging.getLogger(__name__)
 OPEN_TIMEOUT_S = 600.0
 CLOSE_S = 0.5
 """How long all workers together may take to end when the agent ends."""
+_HOSTING = WorkerKind(hosts=True)
 
 
 def plain_subgraph(path: str, threads: int | None) -> SubgraphFile:
@@ -222,15 +224,38 @@ class Workers:
         self._datapath = datapath
         self._lock = threading.Lock()
         self._children: list[Child] = []
+        self._spares = Spares(self._start_child)
 
     def prepare(self, *, is_background: bool) -> Child:
-        """Start a process that loads ONNX Runtime while it waits to hear what to serve.
+        """A process that loads ONNX Runtime while it waits to hear what to serve, or has done so.
 
         In the background it gives way to what serves until `Child.restore_session`.
         """
-        child = Child("edge_agent.worker", ["--background"] if is_background else [])
+        kind = WorkerKind(is_background=is_background)
+        return self._spares.take(kind) or self._start_child(kind)
+
+    def prepare_to_host(self) -> Child:
+        """One for stages of another device's model, which is likely to come again."""
+        return self._spares.take(_HOSTING, is_next_expected=True) or self._start_child(_HOSTING)
+
+    def expect_to_host(self) -> None:
+        """`prepare_to_host` will be wanted soon."""
+        self._spares.expect(_HOSTING)
+
+    @contextlib.contextmanager
+    def expecting(self, *, is_background: bool) -> Iterator[None]:
+        """`prepare` will be wanted in the block."""
+        kind = WorkerKind(is_background=is_background)
+        self._spares.expect(kind)
+        try:
+            yield
+        finally:
+            self._spares.give_up(kind)
+
+    def _start_child(self, kind: WorkerKind) -> Child:
+        child = Child("edge_agent.worker", kind.arguments)
         child.go_first()
-        if is_background:
+        if kind.is_background:
             child.lower_session()
         with self._lock:
             self._children = [c for c in self._children if c.process.returncode is None]
@@ -293,6 +318,7 @@ class Workers:
 
     def close(self) -> None:
         """End every worker; the data thread has let go of them before."""
+        self._spares.stop()
         with self._lock:
             living = [c for c in self._children if c.process.returncode is None]
         for child in living:

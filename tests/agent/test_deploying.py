@@ -88,6 +88,7 @@ class World:
                 record=SimpleNamespace(model=EPOCH.model, over=(), name="m"),
                 plan=SimpleNamespace(plain_s=1.0),
                 serve=SimpleNamespace(division=object(), epoch=EPOCH),
+                opens_aside=True,
                 dividing=Dividing(),
             ),
         )

@@ -28,7 +28,6 @@ from edge_agent.agent.offences import PATIENCE
 from edge_agent.agent.offers import Offered
 from edge_agent.agent.peering import Peering
 from edge_agent.agent.preparing import Preparing
-from edge_agent.agent.processes import Child
 from edge_agent.agent.workers import Serve
 from edge_agent.devices import DeviceId
 from edge_agent.endpoints import Endpoint
@@ -60,6 +59,7 @@ from edge_agent.wire.messages import Message
 from tests.agent.made_peers import Devices, joined, status_of
 from tests.agent.test_hosting import (
     FakePreparing,
+    NoWorkers,
     described,
     open_stages,
     prepare,
@@ -141,12 +141,9 @@ def world(made: Devices, tmp_path: Path) -> Iterator[World]:
     joined(one, made.start("good", listens=False))
     joined(one, bad)
 
-    def no_worker() -> Child:
-        raise AssertionError("nothing was to be opened")
-
     preparing = cast(Preparing, FakePreparing(tmp_path))
     peers = Company(one)
-    hosts = Hosting(peers, preparing, 1 << 20, no_worker)
+    hosts = Hosting(peers, preparing, 1 << 20, NoWorkers())
     nobody = SimpleNamespace(take=lambda *_: None, has_changed=lambda *_: None)
     one.connect(Dividing(hosts, cast(Deployer, nobody)))
     heard = Heard()

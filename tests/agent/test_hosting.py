@@ -215,6 +215,16 @@ class FakePreparing:
         self.in_use[stage] -= 1
 
 
+class NoWorkers:
+    """Of an agent that was to open nothing. Implements `hosting.StartsWorkers`."""
+
+    def prepare_to_host(self) -> Child:
+        raise AssertionError("nothing was to be opened")
+
+    def expect_to_host(self) -> None:
+        """Nothing is started."""
+
+
 @dataclass
 class Made:
     hosting: Hosting
@@ -238,10 +248,7 @@ class Made:
 def _made(folder: Path) -> Iterator[Made]:
     peers, preparing = FakePeers(), FakePreparing(folder)
 
-    def no_worker() -> Child:
-        raise AssertionError("nothing was to be opened")
-
-    hosting = Hosting(peers, cast(Preparing, preparing), MOST_BYTES, no_worker)
+    hosting = Hosting(peers, cast(Preparing, preparing), MOST_BYTES, NoWorkers())
     made = Made(hosting, peers, preparing)
     try:
         yield made
@@ -424,7 +431,7 @@ def opening(made: Made, monkeypatch: pytest.MonkeyPatch) -> Opening:
     here = StageHere(number=0, subgraphs=(), pinned_cores=(), inputs=(), outputs=(), threads=1)
     monkeypatch.setattr(hosting, "StageWorker", lambda *_: worker)
     monkeypatch.setattr(hosting._HostedEpoch, "_here", lambda *_: here)
-    monkeypatch.setattr(made.hosting, "_new_worker", lambda: None)
+    monkeypatch.setattr(NoWorkers, "prepare_to_host", lambda _: None)
     monkeypatch.setattr(made.hosting, "_allows_plaintext", True)
     made.peers.listens_at = Endpoint(host="192.0.2.7", port=7600)
     return found
