@@ -58,7 +58,7 @@ class OwnPart:
             except TimeoutError:
                 self.discard()
                 raise WorkerLost("the worker is too busy to open another epoch") from None
-        child = self._workers.prepare(is_background=self._others_serve)
+        child = self._workers.prepare(is_background=self._others_serve, is_divided=True)
         try:
             self._worker, ready = self._moving.open(
                 loaded.lane, serve, child, loaded.counted, self._told

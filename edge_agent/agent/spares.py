@@ -9,9 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-import psutil
-
 from edge_agent.agent.processes import Child
+from edge_agent.telemetry.host import free_memory_bytes
 
 KEEP_S: Final = 300.0
 """One that is not used is ended after so long."""
@@ -27,14 +26,14 @@ class WorkerKind:
 
     is_background: bool = False
     """Whether it gives way to what serves until it does itself."""
-    hosts: bool = False
-    """Whether it runs stages for other devices."""
+    is_divided: bool = False
+    """Whether what it opens is of a model that is divided over devices."""
 
     @property
     def arguments(self) -> tuple[str, ...]:
         """For `edge_agent.worker`."""
         background = ("--background",) if self.is_background else ()
-        return (*background, *(("--hosting",) if self.hosts else ()))
+        return (*background, *(("--divided",) if self.is_divided else ()))
 
 
 class Spares:
@@ -51,7 +50,7 @@ class Spares:
     def expect(self, kind: WorkerKind, keep_s: float = KEEP_S) -> None:
         """One will likely be needed within `keep_s`."""
         with self._changing:
-            if self._is_stopped or psutil.virtual_memory().available < LEAST_FREE_BYTES:
+            if self._is_stopped or free_memory_bytes() < LEAST_FREE_BYTES:
                 return
             if not self._is_there(kind):
                 self._waiting[kind] = child = self._start(kind)

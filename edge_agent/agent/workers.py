@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 OPEN_TIMEOUT_S = 600.0
 CLOSE_S = 0.5
 """How long all workers together may take to end when the agent ends."""
-_HOSTING = WorkerKind(hosts=True)
+_HOSTING = WorkerKind(is_divided=True)
 
 
 def plain_subgraph(path: str, threads: int | None) -> SubgraphFile:
@@ -226,12 +226,13 @@ class Workers:
         self._children: list[Child] = []
         self._spares = Spares(self._start_child)
 
-    def prepare(self, *, is_background: bool) -> Child:
+    def prepare(self, *, is_background: bool, is_divided: bool = False) -> Child:
         """A process that loads ONNX Runtime while it waits to hear what to serve, or has done so.
 
-        In the background it gives way to what serves until `Child.restore_session`.
+        In the background it gives way to what serves until `Child.restore_session`; `is_divided`:
+        the model is divided over devices.
         """
-        kind = WorkerKind(is_background=is_background)
+        kind = WorkerKind(is_background=is_background, is_divided=is_divided)
         return self._spares.take(kind) or self._start_child(kind)
 
     def prepare_to_host(self) -> Child:
@@ -244,8 +245,8 @@ class Workers:
 
     @contextlib.contextmanager
     def expecting(self, *, is_background: bool) -> Iterator[None]:
-        """`prepare` will be wanted in the block."""
-        kind = WorkerKind(is_background=is_background)
+        """`prepare` will be wanted in the block, for a divided model."""
+        kind = WorkerKind(is_background=is_background, is_divided=True)
         self._spares.expect(kind)
         try:
             yield

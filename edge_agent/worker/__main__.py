@@ -1,4 +1,4 @@
-"""Start of a worker process: `python -m edge_agent.worker FD [--background] [--hosting]`.
+"""Start of a worker process: `python -m edge_agent.worker FD [--background] [--divided]`.
 
 FD is a connected socket: the first frame on it is the deployment, the others are requests and what
 belongs to them, and further deployments; before it, a file may be named that is to be opened
@@ -34,7 +34,7 @@ SWITCH_S = 5e-4
 """Longest time that the opening of an epoch keeps the interpreter from a thread that serves."""
 
 
-def _import_runtime(is_background: bool, hosts: bool) -> None:
+def _import_runtime(is_background: bool, is_divided: bool) -> None:
     # Takes longer than anything else here, and goes on while the agent checks the model.
     if is_background:
         from edge_agent.engine.background import give_way
@@ -43,8 +43,8 @@ def _import_runtime(is_background: bool, hosts: bool) -> None:
     from edge_agent.worker import opening
 
     opening.load()
-    if hosts:
-        import edge_agent.worker.hosting  # noqa: F401
+    if is_divided:
+        opening.load_divided()
 
 
 def _end_with(stream: FrameStream) -> None:
@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> None:
     stream = FrameStream(socket.socket(fileno=int(arguments[0])), takes_descriptors=True)
     threading.Thread(target=_end_with, args=(stream,), daemon=True).start()
     is_background = "--background" in arguments
-    loads = is_background, "--hosting" in arguments
+    loads = is_background, "--divided" in arguments
     importing = threading.Thread(target=_import_runtime, args=loads, daemon=True)
     importing.start()
     try:

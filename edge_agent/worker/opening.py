@@ -82,6 +82,14 @@ def load() -> None:
     load_runtime()
 
 
+def load_divided() -> None:
+    """Load what opening compiled stages of divided models takes beside that."""
+    import edge_agent.worker.hosting  # noqa: F401
+    from edge_agent.profiling.device import device_key
+
+    device_key()
+
+
 def _open(
     file: SubgraphFile, pinned_cores: tuple[int, ...], leases: ExitStack, *, is_background: bool
 ) -> Session:
@@ -202,7 +210,8 @@ class _Opening:
         self._inputs = inputs if inputs is not None else _inputs(sessions)
         self._outputs = outputs if outputs is not None else sessions[-1].outputs
         general = self._runner(sessions, deployment.subgraphs)
-        if deployment.warm_shapes:
+        # A divided epoch is compared with it, which warms it up, before anything serves.
+        if deployment.warm_shapes and deployment.division is None:
             self._warm(general, dict(deployment.warm_shapes))
         opened = Opened(
             epoch=deployment.epoch,
