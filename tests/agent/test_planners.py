@@ -207,6 +207,7 @@ def test_every_thread_of_one_that_starves_competes_and_then_gives_way_again(
     assert policies(planners) == {os.SCHED_IDLE}
 
 
+@pytest.mark.long
 def test_one_that_has_computed_for_long_is_replaced_only_after_a_while(
     planners: Planners, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,6 +231,7 @@ def test_one_that_has_computed_for_long_is_replaced_only_after_a_while(
     assert planners.pid == starved
 
 
+@pytest.mark.long
 def test_one_that_starves_and_may_not_compete_is_replaced(
     planners: Planners, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,6 +259,7 @@ def test_one_that_starves_and_may_not_compete_is_replaced(
     assert unpack(planners.ask(QUICK).planned) == answer(problem(), LATENCY)
 
 
+@pytest.mark.long
 def test_nobody_is_left_when_a_request_is_given_up_while_its_planner_starves(
     planners: Planners, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,6 +300,7 @@ def test_a_planner_that_died_while_nobody_asked_costs_nothing(planners: Planners
     assert unpack(planners.ask(QUICK).planned).best
 
 
+@pytest.mark.long
 def test_a_planner_that_hangs_is_ended_after_its_time(planners: Planners) -> None:
     with asking(planners, limit_s=0.2) as asked:
         pid = planners.pid

@@ -136,6 +136,7 @@ def test_a_connection_moves_to_the_faster_way_and_nobody_misses_a_heartbeat(pair
         wait_until(lambda: status_of(pair.two, "one").round_trip_s is not None, "a round trip")
 
 
+@pytest.mark.long
 def test_when_the_faster_way_is_cut_the_other_one_is_used_until_it_heals(pair: Pair) -> None:
     pair.fast.delay(0.0)
     wait_until(lambda: pair.is_at(FAST), "the faster way")
@@ -146,6 +147,7 @@ def test_when_the_faster_way_is_cut_the_other_one_is_used_until_it_heals(pair: P
     wait_until(lambda: pair.is_at(FAST), "the faster way again")
 
 
+@pytest.mark.long
 def test_a_way_that_is_little_better_is_no_reason_to_move(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,6 +170,7 @@ def test_a_way_that_is_little_better_is_no_reason_to_move(
     assert pair.place == SLOW
 
 
+@pytest.mark.long
 def test_a_transfer_of_content_is_not_broken_by_a_move(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

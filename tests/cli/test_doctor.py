@@ -120,6 +120,7 @@ def test_what_is_configured_and_does_not_work_is_a_problem(home: Home) -> None:
     assert told.check("config file")["text"] == str(home.config)
 
 
+@pytest.mark.long
 def test_a_wrong_config_file_is_a_problem_among_others(home: Home) -> None:
     home.configure("[units.cpu]\noff = true\n")
     told = home.doctor()

@@ -25,6 +25,7 @@ def test_the_last_line_of_an_error_is_kept() -> None:
     assert (heard.code, heard.last_error) == (1, "the reason")
 
 
+@pytest.mark.long
 def test_a_child_that_says_something_in_time_may_take_longer() -> None:
     script = "import time\nfor i in range(6): print('{}', flush=True); time.sleep(0.5)"
     heard = hear(python(script), lambda _lines: 2.0)

@@ -104,6 +104,7 @@ def test_the_best_rate_is_no_less_than_that_of_any_one_route(most_routes: int | 
     assert not objections(found.problem, got.routes)
 
 
+@pytest.mark.long
 @settings(max_examples=15, deadline=None)
 @given(
     speeds=st.tuples(st.floats(0.2, 10.0), st.floats(0.2, 10.0)),
@@ -291,6 +292,7 @@ def test_a_pinned_segment_runs_there_and_nobody_else_is_asked_alone() -> None:
     assert [one.device for one in appraisal.alone] == [PI]
 
 
+@pytest.mark.long
 def test_progress_never_goes_back() -> None:
     told: list[float] = []
     wanted = Wanted(targets=(Target.LATENCY, Target.THROUGHPUT), is_pareto=True)

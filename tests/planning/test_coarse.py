@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
@@ -12,6 +13,7 @@ from edge_agent.problems import Problem
 from tests.planning.made_routes import every_route, priced, problems
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(problem=problems(), data=st.data())
 def test_the_best_coarse_route_is_the_best_that_changes_only_at_kept_boundaries(

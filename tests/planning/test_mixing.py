@@ -163,6 +163,7 @@ def test_a_long_model_has_a_mixture_and_a_bound_however_little_effort_there_is()
     assert fastest * (1 - 1e-9) <= quick.bound < fastest * 3
 
 
+@pytest.mark.long
 def test_a_long_model_at_a_rate_is_planned_with_little_effort() -> None:
     made = plain_problem(random.Random(3), segments=400, devices=4, configurations=3)
     fastest = plan(made, Target.THROUGHPUT, 3e5)

@@ -245,6 +245,7 @@ def test_a_small_front_over_two_targets_is_found_whole(seed: int, pair: tuple[in
         assert any(near), f"{other} is missing from {front}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("targets", [(Target.LATENCY,), (Target.LATENCY, Target.BYTES), ADDITIVE])
 def test_what_is_done_is_told_step_by_step_and_changes_nothing(
     targets: tuple[Target, ...],

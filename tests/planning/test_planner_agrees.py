@@ -10,7 +10,7 @@ from tests.marks import marked_long
 from tests.planning.oracle.planner_agreement import compare, small_problems_from
 from tests.planning.oracle.problems_made import small_problems
 
-SEEDS = [*range(3), *marked_long([3, 4])]
+SEEDS = [1, 2, *marked_long([0, 3, 4])]
 LONG_SEEDS = range(1000, 1008)
 MANY_SEEDS = range(1008, 1208)
 

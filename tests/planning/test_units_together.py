@@ -132,6 +132,7 @@ def test_the_plans_of_least_latency_are_those_of_brute_force(
     assert {c.instances for c in got} <= {1}
 
 
+@pytest.mark.long
 @given(problems(), st.integers(1, 6))
 @settings(max_examples=100, deadline=None)
 def test_the_plan_of_greatest_throughput_is_that_of_brute_force(

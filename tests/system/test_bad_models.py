@@ -134,6 +134,7 @@ def test_a_model_that_kills_its_worker_while_it_is_opened_is_refused_and_nothing
     assert agent.children() == []
 
 
+@pytest.mark.long
 def test_what_the_check_says_of_a_model_goes_before_the_death_of_its_worker(
     client: Client, agent: RunningAgent, tmp_path: Path
 ) -> None:
@@ -219,6 +220,7 @@ def test_a_model_of_which_onnx_runtime_dies_is_refused_and_others_go_on_serving(
     client.unload("good")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("killing")
 def test_a_request_of_which_onnx_runtime_dies_costs_that_model_at_most(
     client: Client, tmp_path: Path

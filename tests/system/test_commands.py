@@ -126,6 +126,7 @@ def test_infer_makes_up_inputs_and_repeats(agent: RunningAgent) -> None:
     assert again["outputs"] == agent.command("infer", "net", "--random", "--json").json["outputs"]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("planned")
 def test_a_model_is_replanned_and_unloaded_by_command(start: StartAgent) -> None:
     agent = start()

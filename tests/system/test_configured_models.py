@@ -49,6 +49,7 @@ def test_onnx_runtime_alone_would_obey_the_model(configured: Path, tmp_path: Pat
         assert len(list(folder.glob(PROFILES))) == int(name)
 
 
+@pytest.mark.long
 def test_a_worker_and_a_builder_do_not_obey_the_model(
     start: StartAgent, configured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

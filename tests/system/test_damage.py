@@ -169,6 +169,7 @@ def test_a_model_of_which_plan_and_graph_are_damaged_is_told_and_the_others_are_
     assert "Traceback" not in planned.log_text()
 
 
+@pytest.mark.long
 def test_a_model_that_is_out_of_service_can_be_unloaded(start: StartAgent, planned: Place) -> None:
     for path in (*models(planned), planned.state / "plans" / "net.json"):
         os.chmod(path, 0o600)

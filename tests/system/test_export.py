@@ -68,6 +68,7 @@ def test_measured_times_of_a_loaded_model_are_exported_with_its_division(
         assert shown[measured.times.configuration] == measured.times.segment_s[0]
 
 
+@pytest.mark.long
 def test_what_cannot_be_exported_is_said_before_anything_is_measured(place: Place) -> None:
     file = str(place.folder / "here.toml")
     for arguments, code, text in (

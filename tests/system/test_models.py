@@ -73,6 +73,7 @@ def test_a_model_answers_as_soon_as_it_is_loaded_and_all_through_its_planning(
         assert client.model("net").failed == 0
 
 
+@pytest.mark.long
 def test_a_model_replaced_under_its_name_answers_every_request_by_one_or_the_other(
     start: StartAgent, place: Place, tmp_path: Path
 ) -> None:

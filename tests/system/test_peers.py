@@ -76,6 +76,7 @@ def test_two_agents_meet_by_a_token_as_the_readme_says(
     assert told[2].split()[:3] == ["one", there["device"], "up"]
 
 
+@pytest.mark.long
 def test_without_the_option_nothing_listens_and_with_it_one_port_and_two_for_each_peer(
     start: StartAgent, elsewhere: MakePlace
 ) -> None:
@@ -157,6 +158,7 @@ def test_a_used_token_ends_the_start_of_another_device_and_not_of_the_same(
     assert "it is a peer already, and this agent goes on without it" in two.place.log_text()
 
 
+@pytest.mark.long
 def test_a_killed_agent_is_missed_within_a_second_and_is_up_again_after_its_return(
     start: StartAgent, elsewhere: MakePlace
 ) -> None:

@@ -57,6 +57,7 @@ def planner_of(agent: RunningAgent) -> psutil.Process:
     return found
 
 
+@pytest.mark.long
 def test_each_target_has_a_distribution_and_the_command_shows_it(
     start: StartAgent,
 ) -> None:

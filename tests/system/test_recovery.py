@@ -157,6 +157,7 @@ def test_a_model_loaded_again_is_not_measured_again(start: StartAgent, planned: 
         assert client.infer("second", image())["y"].shape == (1, 32, 28, 28)
 
 
+@pytest.mark.long
 def test_a_model_that_kills_its_worker_three_times_is_quarantined_and_others_go_on(
     start: StartAgent, planned: Place
 ) -> None:

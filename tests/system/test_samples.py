@@ -144,6 +144,7 @@ def test_a_wrong_sample_refuses_the_load_and_nothing_is_kept(
     assert kept_samples(agent.place) == []
 
 
+@pytest.mark.long
 def test_a_sample_beyond_the_limit_of_requests_is_refused(
     start: StartAgent, tmp_path: Path
 ) -> None:

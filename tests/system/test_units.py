@@ -98,6 +98,7 @@ def test_a_model_serves_while_broken_libraries_are_refused_by_name(
     assert checks["state folder"]["text"].startswith(str(place.state))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("end", [RunningAgent.kill, *marked_long([RunningAgent.stop])])
 def test_a_probe_that_hangs_does_not_outlive_its_agent(
     start: StartAgent, place: Place, end: Callable[[RunningAgent], object]
