@@ -25,7 +25,13 @@ from edge_agent.agent.preparing import Prepared, Preparing
 from edge_agent.agent.processes import Child
 from edge_agent.devices import DeviceId
 from edge_agent.endpoints import Endpoint
-from edge_agent.errors import BuilderLost, EdgeAgentError, ProtocolError, StorageError
+from edge_agent.errors import (
+    BuilderLost,
+    EdgeAgentError,
+    PeerLost,
+    ProtocolError,
+    StorageError,
+)
 from edge_agent.peers import Peer, PeerCondition, public_key
 from edge_agent.plans import Epoch, Target
 from edge_agent.stages import Blob, StageModel
@@ -174,11 +180,17 @@ class FakePreparing:
         fetch: Callable[[Partial, Callable[[int], None]], None],
         is_stopped: Callable[[], bool],
     ) -> bytes:
-        del is_stopped
         store = PartialStore(self.folder / str(next(self.numbers)))
+        until_s = clock.monotonic_s() + 10.0
         with store.open(blob.sha256, blob.size_bytes) as partial:
-            fetch(partial, lambda _count: None)
-            return b"".join(map(bytes, partial))
+            while True:
+                try:
+                    fetch(partial, lambda _count: None)
+                    return b"".join(map(bytes, partial))
+                except PeerLost:  # the connection for content comes a moment after the other one
+                    if is_stopped() or clock.monotonic_s() > until_s:
+                        raise
+                    clock.sleep_s(0.01)
 
     def prepare(
         self,
