@@ -196,7 +196,6 @@ class Hosting:
         self._epochs[epoch] = place = _Place(owner)
         hosted = _HostedEpoch(epoch, place, self, self._peers, self._preparing)
         threading.Thread(target=hosted.run, name="hosted", daemon=True).start()
-        self._later(self._workers.expect_to_host)
         return place
 
     @staticmethod
@@ -221,6 +220,10 @@ class Hosting:
     def worker(self) -> Child:
         """A process that will run stages."""
         return self._workers.prepare_to_host()
+
+    def expect_worker(self) -> None:
+        """`worker` will be wanted soon."""
+        self._workers.expect_to_host()
 
     def check_windows(self, message: OpenStages) -> None:
         """Raises: UsageError: more may come in than there is room for."""
@@ -362,6 +365,7 @@ class _HostedEpoch:
         if self._worker is not None:
             raise self._blamed(f"{self._epoch} is open: nothing more is prepared for it")
         stage = self._stage_model(message)
+        self._hosting.expect_worker()
         owner = self._place.owner
         key = HostedKey(
             stage=stage,

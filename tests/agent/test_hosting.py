@@ -233,8 +233,11 @@ class NoWorkers:
     def prepare_to_host(self) -> Child:
         raise AssertionError("nothing was to be opened")
 
+    def __init__(self) -> None:
+        self.expected = 0
+
     def expect_to_host(self) -> None:
-        """Nothing is started."""
+        self.expected += 1
 
 
 @dataclass
@@ -588,6 +591,20 @@ def test_what_is_offered_again_is_offered_once(made: Made) -> None:
     wait_until(
         lambda: made.peers.offers.find(OTHER.id, stage.graph.sha256) is None, "it is withdrawn"
     )
+
+
+def test_a_worker_is_expected_where_a_stage_is_prepared_and_not_where_it_is_offered(
+    made: Made,
+) -> None:
+    made.preparing.is_quick = True
+    workers = cast(NoWorkers, made.hosting._workers)
+    made.hosting.take(OWNER, OfferStages(epoch=epoch(), device=OTHER.id, stages=("e" * 64,)))
+    made.hosting.take(OWNER, prepare(made.offered(stage_model(ModelId("6" * 64))), epoch()))
+    made.failed()
+    assert workers.expected == 0
+    made.hosting.take(OWNER, prepare(made.offered(stage_model()), epoch(2)))
+    wait_until(lambda: len(made.peers.told) == 2, "it is prepared")
+    assert workers.expected == 1
 
 
 def test_nothing_is_prepared_for_an_epoch_that_is_open(made: Made, opening: Opening) -> None:
