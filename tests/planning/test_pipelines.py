@@ -11,7 +11,7 @@ from edge_agent.distributions import Distribution, Infeasible
 from edge_agent.planning.planner import EFFORT, attempt, plan
 from edge_agent.plans import Target
 from edge_agent.problems import Problem
-from tests.marks import marked_long
+from tests.marks import marked_long, marked_many
 from tests.planning.oracle.milp import best_route
 from tests.planning.oracle.problems_made import crowded_problem, crowded_route_problem
 
@@ -52,8 +52,7 @@ def test_a_mixture_is_no_slower_than_one_route_or_one_device(seed: int) -> None:
     judge(crowded(seed), EFFORT / 8)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("seed", [39, 45, 54, 66, 84])
+@pytest.mark.parametrize("seed", [*marked_long([45, 54]), *marked_many([39, 66, 84])])
 def test_with_more_effort_neither(seed: int) -> None:
     judge(crowded(seed), EFFORT)
 

@@ -24,7 +24,7 @@ from edge_agent.problems import Link, PlannedDevice, PlannedUnit, Problem
 from edge_agent.profiles import SegmentTimes
 from edge_agent.subgraphs import SegmentRange
 from edge_agent.summaries import Branch, Fork
-from tests.marks import marked_long
+from tests.marks import marked_long, marked_many
 from tests.planning.made_models import configuration, segment, summary
 from tests.planning.oracle.problems_made import plain_problem, small_problem
 
@@ -160,8 +160,13 @@ def test_where_ways_are_left_out_no_bound_is_beyond_the_best_of_all(
     assert optimal >= 2
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("target", list(Target))
+@pytest.mark.parametrize(
+    "target",
+    [
+        *marked_long([Target.LATENCY, Target.THROUGHPUT]),
+        *marked_many([Target.ENERGY, Target.MEMORY, Target.BYTES]),
+    ],
+)
 def test_where_ways_are_left_out_no_bound_is_beyond_the_best_of_all_of_many(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
