@@ -189,7 +189,8 @@ def load_settings(
 
     The config file is `config_file`, which must exist, or else
     $XDG_CONFIG_HOME/edge-agent/config.toml if that exists. If the state folder is chosen and the
-    cache folder is not, the cache lies in the state folder.
+    cache folder is not, the cache lies in the state folder; so does the socket, if `environ`
+    chooses the state folder alone.
     Raises: UsageError, naming file, key, what it got and what it wants.
     """
     home = _home(environ)
@@ -205,9 +206,13 @@ def load_settings(
     state_folder = _absolute(
         chosen_state or _xdg(environ, "XDG_STATE_HOME", home / ".local/state") / _APP
     )
+    is_by_environ = state is None and bool(environ.get("EDGE_AGENT_STATE"))
     default_cache = _xdg(environ, "XDG_CACHE_HOME", home / ".cache") / _APP
+    # All commands that read the same environment find the agent of that folder.
+    in_state = state_folder / "run" / _SOCKET
+    default_socket = in_state if is_by_environ else _default_socket(environ, in_state)
     return Settings(
-        socket=_checked_socket(_absolute(chosen_socket or _default_socket(environ, state_folder))),
+        socket=_checked_socket(_absolute(chosen_socket or default_socket)),
         state=state_folder,
         cache=file.cache or (state_folder / "cache" if chosen_state else default_cache),
         limits=file.limits,
@@ -316,11 +321,11 @@ def _xdg(environ: Mapping[str, str], name: str, default: Path) -> Path:
     return path if path.is_absolute() else default
 
 
-def _default_socket(environ: Mapping[str, str], state: Path) -> Path:
+def _default_socket(environ: Mapping[str, str], in_state: Path) -> Path:
     run = Path(environ.get("XDG_RUNTIME_DIR", ""))
     if run.is_absolute() and _is_ours(run):
         return run / _APP / _SOCKET
-    return state / "run" / _SOCKET
+    return in_state
 
 
 def _is_ours(folder: Path) -> bool:

@@ -103,6 +103,18 @@ def test_a_chosen_state_folder_holds_the_cache_and_the_socket_too() -> None:
     assert (got.cache, got.socket) == (Path("/st/cache"), Path("/st/run/agent.sock"))
 
 
+def test_two_state_folders_of_the_environment_have_two_sockets(tmp_path: Path) -> None:
+    """Also in a session that has a folder for sockets, which both would share."""
+    environ = {"HOME": "/home/u", "XDG_RUNTIME_DIR": str(tmp_path), "EDGE_AGENT_STATE": "/one"}
+    assert load_settings(environ).socket == Path("/one/run/agent.sock")
+    assert find_socket(environ) == Path("/one/run/agent.sock")
+    # What `serve` alone was told is nothing that other commands know.
+    shared = tmp_path / "edge-agent/agent.sock"
+    assert load_settings(environ, state="/two").socket == shared
+    del environ["EDGE_AGENT_STATE"]
+    assert load_settings(environ, state="/one").socket == shared
+
+
 def test_relative_paths_from_arguments_mean_the_current_folder() -> None:
     assert load_settings({"HOME": "/home/u"}, socket="a/../b.sock").socket == Path.cwd() / "b.sock"
 

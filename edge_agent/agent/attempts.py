@@ -106,8 +106,8 @@ class Peers(OtherDevices, Known, Protocol):
         """What people call a peer, or this device."""
         ...
 
-    def check_names(self, names: Iterable[str]) -> None:
-        """Raises: UnknownPeer: a device of that name is not trusted."""
+    def device_of(self, name: str) -> DeviceId:
+        """The peer of that name, id or key. Raises: UnknownPeer: it is not trusted."""
         ...
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TypeVar
 
 from edge_agent import clock
@@ -12,7 +12,7 @@ from edge_agent.agent.peer_sessions import Session
 from edge_agent.agent.peering import Peering
 from edge_agent.devices import THIS_DEVICE, DeviceId
 from edge_agent.endpoints import Endpoint
-from edge_agent.errors import ProtocolError
+from edge_agent.errors import AgentUnavailable, ProtocolError
 from edge_agent.hardware import DeviceProfile
 from edge_agent.known_peers import KnownPeer
 from edge_agent.peers import Peer
@@ -55,10 +55,9 @@ class Company:
             return self._peering.name
         return next((p.name for p in self._peering.book.peers if p.id == device), device)
 
-    def check_names(self, names: Iterable[str]) -> None:
-        """Raises: UnknownPeer: a device of that name is not trusted."""
-        for name in names:
-            self._peering.book.find(name)
+    def device_of(self, name: str) -> DeviceId:
+        """The peer of that name, id or key. Raises: UnknownPeer: it is not trusted."""
+        return self._peering.book.find(name).id
 
     def tell(self, device: DeviceId, message: Message) -> bool:
         """Send to a peer, if it is there; whether it is, and takes it."""
@@ -88,7 +87,12 @@ class Company:
             session = self._peering.session_with(device)
             return otherwise if session is None else question(session)
 
-        return self._peering.call(look) if self._peering.has_begun else otherwise
+        if not self._peering.has_begun:
+            return otherwise
+        try:
+            return self._peering.call(look)
+        except AgentUnavailable:  # this one is ending
+            return otherwise
 
     def peer(self, device: DeviceId) -> Peer | None:
         """The peer with that id."""

@@ -33,6 +33,7 @@ from edge_agent.agent.stores import Stores
 from edge_agent.agent.turns import GRANT_POLL_S, Turn, wait_for_quiet
 from edge_agent.agent.workers import Serve, Worker, Workers, plain_subgraph
 from edge_agent.config import Settings
+from edge_agent.devices import DeviceId
 from edge_agent.errors import (
     BuilderLost,
     Busy,
@@ -157,14 +158,14 @@ class Controller:
         name = check_name(message.name if message.name is not None else path.stem)
         if message.pins and (reason := unusable_pin(message.pins, self.prober.device())):
             raise UsageError(reason)
-        self._dividing.check_names(message.over or ())
+        over = None if message.over is None else self._dividing.devices_of(message.over)
         with self._name_lock(name), self._loading():
             is_background = self.others_serve()
             child = self._workers.prepare(is_background=is_background)
             builder: Builder | None = None
             try:
                 builder = Builder(self._settings, is_background=is_background)
-                loaded = self._admit_and_open(message, name, builder, child)
+                loaded = self._admit_and_open(message, name, over, builder, child)
             except BaseException:
                 # It may be opening what was refused: that can take long, and nobody awaits it.
                 child.kill()
@@ -180,7 +181,14 @@ class Controller:
         self.start_build(loaded, is_fresh=False)
         return loaded
 
-    def _admit_and_open(self, message: Load, name: str, builder: Builder, child: Child) -> Loaded:
+    def _admit_and_open(
+        self,
+        message: Load,
+        name: str,
+        over: tuple[DeviceId, ...] | None,
+        builder: Builder,
+        child: Child,
+    ) -> Loaded:
         admitted = self._admit(message, builder, child)
         try:
             plain = plain_subgraph(admitted.path, message.threads)
@@ -206,7 +214,7 @@ class Controller:
                 pins=message.pins,
                 samples=admitted.samples,
                 half_bound=message.half_bound,
-                over=message.over,
+                over=over,
                 wire=message.wire,
             )
             loaded = Loaded(record=record, lane=lane, serve=serve, worker=worker)

@@ -145,6 +145,8 @@ def _run(
         device=lambda: prober.known,
         tidy=controller.collect_unused,
     )
+    # The settings may allow less than before; what it was goes with what no model needs.
+    stores.hosted.shrink()
     preparing.forget_parts()
     hosting = Hosting(
         company,

@@ -7,18 +7,19 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
+from edge_agent import clock
 from edge_agent.agent.attempts import Attempt, FromDevice, HostLost, Told
 from edge_agent.agent.layouts import Layout
 from edge_agent.agent.loaded import Loaded
 from edge_agent.agent.own_part import OwnPart
 from edge_agent.agent.stations import OfDivided
-from edge_agent.agent.surroundings import surroundings
+from edge_agent.agent.surroundings import awaited, surroundings
 from edge_agent.agent.trials import Deployed, Means, Trial, WireRefused
 from edge_agent.devices import DeviceId
 from edge_agent.errors import (
@@ -27,6 +28,7 @@ from edge_agent.errors import (
     PeerLost,
     ProtocolError,
     StorageError,
+    UnknownPeer,
     WorkerLost,
 )
 from edge_agent.peers import Peer, PeerCondition
@@ -58,6 +60,13 @@ class _Active:
     """By route, why it is of no use any more."""
 
 
+START_S: Final = 20.0
+"""So long after the start of the agent peers are awaited that have not connected yet."""
+MEASURED_S: Final = 120.0
+"""So long a peer may take to tell what it can do."""
+POLL_S: Final = 0.1
+
+
 class Deployer:
     """See the module. Implements, for the owner, what `peering.DeploysTo` hears."""
 
@@ -71,6 +80,9 @@ class Deployer:
         self._device_keys: dict[DeviceId, str] = {}
         self._hosts: dict[ModelId, dict[ModelId, frozenset[DeviceId]]] = {}
         """Which devices have prepared which stages of a model."""
+        self._begun_s = clock.monotonic_s()
+        self._alone: set[Loaded] = set()
+        """Models for which no peer was there: they are considered again when one comes."""
 
     def surroundings(self, loaded: Loaded) -> Surroundings:
         """What a model may be planned over beside this device; it may block."""
@@ -120,13 +132,13 @@ class Deployer:
             target=self._work, args=(loaded, work.stopped), name="divide", daemon=True
         ).start()
 
-    def check_names(self, names: Sequence[str]) -> None:
+    def devices_of(self, names: Sequence[str]) -> tuple[DeviceId, ...]:
         """See `divides.DividesOver`."""
-        self._peers.check_names(names)
+        return tuple(dict.fromkeys(map(self._peers.device_of, names)))
 
     def expect(self, loaded: Loaded) -> None:
         """See `divides.DividesOver`."""
-        if self.surroundings(loaded).peers:
+        if loaded.record.over or self._awaited(loaded) or self.surroundings(loaded).peers:
             loaded.dividing.tell("waiting", 0.0, "waiting for the plan")
 
     def pause(self, loaded: Loaded) -> None:
@@ -138,6 +150,8 @@ class Deployer:
     def stop(self, loaded: Loaded) -> None:
         """See `divides.DividesOver`."""
         self.pause(loaded)
+        with self._changing:
+            self._alone.discard(loaded)
         self.has_left(loaded)
 
     def has_left(self, loaded: Loaded) -> None:
@@ -185,6 +199,11 @@ class Deployer:
     def has_changed(self, peer: Peer, condition: PeerCondition) -> None:
         """A peer is so from now on."""
         if condition in (PeerCondition.UP, PeerCondition.SLOW):
+            with self._changing:
+                alone = [one for one in self._alone if not self._host.is_over(one)]
+                self._alone.clear()
+            for loaded in alone:
+                self.consider(loaded)
             return
         told = HostLost(device=peer.id, condition=condition)
         with self._changing:
@@ -334,9 +353,14 @@ class Deployer:
             work.tell("working", fraction, what)
 
         plan = loaded.plan
+        self._await_peers(loaded, is_stopped)
         if plan is None or plan.plain_s is None or not self.surroundings(loaded).peers:
+            with self._changing:
+                self._alone.add(loaded)
+            if self._awaited(loaded) and plan is not None and plan.plain_s is not None:
+                self.consider(loaded)  # one came meanwhile
             if loaded.record.over:
-                raise PeerLost(f"none of {', '.join(loaded.record.over)} is there")
+                raise PeerLost(self._nobody_there(loaded.record.over))
             work.tell("none", 1.0, "")
             return
         report(0.0, "planning over all devices")
@@ -375,6 +399,32 @@ class Deployer:
                 attempt.drop()
             else:
                 self._catch_up(active)
+
+    def _awaited(self, loaded: Loaded) -> tuple[DeviceId, ...]:
+        is_at_start = clock.monotonic_s() < self._begun_s + START_S
+        return awaited(self._peers, loaded, is_at_start=is_at_start)
+
+    def _await_peers(self, loaded: Loaded, is_stopped: Callable[[], bool]) -> None:
+        """Wait for those of which more will soon be known: one that has just joined measures what
+        it can do, and at the start of this agent they are about to connect."""
+        until_s = clock.monotonic_s() + MEASURED_S
+        while (devices := self._awaited(loaded)) and clock.monotonic_s() < until_s:
+            if is_stopped():
+                raise BuilderLost("stopped")
+            names = ", ".join(f'"{self._peers.name_of(device)}"' for device in devices)
+            loaded.dividing.tell("waiting", 0.0, f"waiting for {names}")
+            clock.sleep_s(POLL_S)
+
+    def _nobody_there(self, over: Sequence[str]) -> str:
+        names = []
+        for device in over:
+            with suppress(UnknownPeer):
+                names.append(f'"{self._peers.name_of(self._peers.device_of(device))}"')
+        if not names:
+            return "the devices that it was to be divided over are no peers any more"
+        one = "peer" if len(names) == 1 else "none of the peers"
+        is_there = "is not there" if len(names) == 1 else "is there"
+        return f"{one} {', '.join(names)} {is_there}: it is tried again when that changes"
 
     def _expecting_worker(self, loaded: Loaded) -> AbstractContextManager[None]:
         """Where the process that serves cannot open another epoch, one is started already while the

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from edge_agent.agent.loaded import Loaded
+from edge_agent.devices import DeviceId
 from edge_agent.errors import UnknownPeer
 
 
@@ -16,8 +17,11 @@ class DividesOver(Protocol):
         """Divide a model, if that pays; `is_fresh`: measure the stages again."""
         ...
 
-    def check_names(self, names: Sequence[str]) -> None:
-        """Raises: UnknownPeer: a device of that name is not trusted."""
+    def devices_of(self, names: Sequence[str]) -> tuple[DeviceId, ...]:
+        """The ids of peers that are called so, each once.
+
+        Raises: UnknownPeer: a device of that name is not trusted.
+        """
         ...
 
     def expect(self, loaded: Loaded) -> None:
@@ -43,10 +47,11 @@ class NoOthers:
     def consider(self, loaded: Loaded, *, is_fresh: bool = False) -> None:
         """There is nothing to divide over."""
 
-    def check_names(self, names: Sequence[str]) -> None:
+    def devices_of(self, names: Sequence[str]) -> tuple[DeviceId, ...]:
         """Raises: UnknownPeer: as soon as there is a name."""
         for name in names:
             raise UnknownPeer(f'no peer is called "{name}"')
+        return ()
 
     def expect(self, loaded: Loaded) -> None:
         """It will not be."""

@@ -207,6 +207,7 @@ class Loaded:
             dividing=self.dividing.state,
             dividing_fraction=self.dividing.fraction,
             dividing_progress=self.dividing.what,
+            is_over_asked=bool(self.record.over),
         )
 
     @property

@@ -314,11 +314,17 @@ class Peering:
 
     def add(self, peer: Peer) -> Peer:
         """Put a device on the list. Raises: as `PeerBook.add`."""
+        self._check_not_own(peer.name)
         # Before the first peer there is no thread that said it.
         self.book.own(self.keys.public)
         added = self.book.add(replace(peer, written=peer.endpoints))
         self.call(self.sync)
         return added
+
+    def _check_not_own(self, name: str) -> None:
+        """Raises: UsageError: it is that of this device, from which nobody could tell a peer."""
+        if name == self.name:
+            raise UsageError(f'"{name}" is the name of this device: choose another one')
 
     def remove(self, name: str) -> Peer:
         """Take a device from the list, and end its connections.
@@ -343,6 +349,7 @@ class Peering:
     def rename(self, name: str, to: str) -> Peer:
         """Call a peer differently here. Raises: UnknownPeer; UsageError, StorageError: as
         `PeerBook.rename`."""
+        self._check_not_own(to)
         renamed = self.book.rename(self.book.find(name), to)
         self.call(self.sync)
         return renamed

@@ -61,6 +61,18 @@ def surroundings(
     )
 
 
+def awaited(company: Known, loaded: Loaded, *, is_at_start: bool) -> tuple[DeviceId, ...]:
+    """The peers that a model may be planned over as soon as more is known of them: those that are
+    there, and, at the start of the agent, those that may come."""
+    found = []
+    for peer in company.known():
+        is_there = peer.status.condition in (PeerCondition.UP, PeerCondition.SLOW)
+        is_known = is_there and peer.profile is not None and bool(measured_links([peer]))
+        if _is_wanted(peer, loaded.record.over) and not is_known and (is_there or is_at_start):
+            found.append(peer.device)
+    return tuple(found)
+
+
 def _is_wanted(peer: KnownPeer, over: tuple[str, ...] | None) -> bool:
     known = peer.status.peer
     return over is None or not {known.name, known.id, known.key}.isdisjoint(over)

@@ -25,8 +25,8 @@ from edge_agent.agent.turns import Turn, wait_for_quiet
 from edge_agent.agent.workers import Serve, Workers
 from edge_agent.config import Settings
 from edge_agent.devices import THIS_DEVICE, DeviceId
-from edge_agent.distributions import Distribution, Planned
-from edge_agent.errors import BuilderLost, StorageError
+from edge_agent.distributions import Distribution, Infeasible, Planned
+from edge_agent.errors import BuilderLost, EdgeAgentError, StorageError
 from edge_agent.plans import DeployedStage, DividedPlan, Epoch, ExecutionPlan, SentAs, Target
 from edge_agent.problems import Surroundings
 from edge_agent.profiles import StageTimes
@@ -155,6 +155,8 @@ class Trial:
         planned = self._planned(around())
         best = _best(planned)
         if best is None:
+            if self._loaded.record.over:
+                raise EdgeAgentError(f"no division over the peers is possible: {_why_not(planned)}")
             return Found(plan=None)
         ready: Ready | None = None
         for _ in range(ROUNDS):
@@ -440,6 +442,12 @@ def _best(planned: Planned) -> Distribution | None:
         return None
     devices = {part.device for route in best.routes for part in route.parts()}
     return best if devices - {THIS_DEVICE} else None
+
+
+def _why_not(planned: Planned) -> str:
+    """Why there is no division."""
+    best = planned.best[0] if planned.best else None
+    return best.reason if isinstance(best, Infeasible) else "none was found"
 
 
 def _sent_as(crossings: Iterable[Crossing]) -> Iterator[SentAs]:

@@ -118,7 +118,7 @@ def parse_pins(texts: Sequence[str]) -> dict[str, str]:
     return pins
 
 
-def _tell(state: ModelState, options: argparse.Namespace) -> int:
+def _tell(state: ModelState, options: argparse.Namespace, *, is_over_asked: bool) -> int:
     if options.json:
         print_json(state)
     else:
@@ -127,7 +127,8 @@ def _tell(state: ModelState, options: argparse.Namespace) -> int:
             print(f"it has no plan: {state.progress}")
         if state.dividing == "failed":
             print(f"it is not divided over devices: {state.dividing_progress}")
-    return EdgeAgentError.exit_code if options.wait and state.planning == "failed" else 0
+    has_failed = state.planning == "failed" or (is_over_asked and state.dividing == "failed")
+    return EdgeAgentError.exit_code if options.wait and has_failed else 0
 
 
 def run_load(options: argparse.Namespace) -> int:
@@ -150,14 +151,18 @@ def run_load(options: argparse.Namespace) -> int:
             over=() if options.alone else options.over,
             wire=options.wire,
         )
-        return _tell(await_plan(client, state.name) if options.wait else state, options)
+        if options.wait:
+            state = await_plan(client, state.name)
+        return _tell(state, options, is_over_asked=bool(options.over))
 
 
 def run_replan(options: argparse.Namespace) -> int:
     """Plan a model again."""
     with client_of(options) as client:
         state = client.replan(options.model)
-        return _tell(await_plan(client, state.name) if options.wait else state, options)
+        if options.wait:
+            state = await_plan(client, state.name)
+        return _tell(state, options, is_over_asked=state.is_over_asked)
 
 
 def run_unload(options: argparse.Namespace) -> int:

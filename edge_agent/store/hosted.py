@@ -139,6 +139,21 @@ class HostedStore:
             )
         return tuple(removed)
 
+    def shrink(self) -> tuple[Hosted, ...]:
+        """Remove what was used longest ago beyond what may be hosted, as where the settings allow
+        less than before; nothing may be in use. What was removed, whose content goes when the pool
+        is tidied.
+
+        Raises: StorageError.
+        """
+        found = [(path, hosted) for path, hosted in self._by_use() if hosted.key.owner is not None]
+        removed = []
+        while found and _content_bytes(found) > self._max_bytes:
+            path, hosted = found.pop(0)
+            remove_file(path)
+            removed.append(hosted)
+        return tuple(removed)
+
     def collect(self, models: Collection[ModelId]) -> set[ModelId]:
         """Forget the stages of this device's models other than these; the ids of all stages that
         are left, of other devices too. Raises: StorageError.

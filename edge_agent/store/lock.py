@@ -93,7 +93,8 @@ class FolderLock:
             holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
             raise AlreadyRunning(
                 f"{self._folder}: is in use by the agent with process id {holder}; "
-                "stop that one, or choose another folder"
+                "stop that one, or choose another with --state, --socket, EDGE_AGENT_STATE or "
+                "EDGE_AGENT_SOCKET"
             ) from error
 
     def release(self) -> None:

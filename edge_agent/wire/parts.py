@@ -209,6 +209,8 @@ class ModelState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     dividing_fraction: float = 0.0
     dividing_progress: str = ""
     """What is done to divide it over devices, or why that failed."""
+    is_over_asked: bool = False
+    """Whether it is to be divided over some devices, whether it pays or not."""
 
     @property
     def is_settled(self) -> bool:

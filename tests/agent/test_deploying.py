@@ -41,6 +41,12 @@ PLAN = DividedPlan(
 )
 
 
+class Made(SimpleNamespace):
+    """One that may be in a set."""
+
+    __hash__ = object.__hash__
+
+
 class World:
     """An owner whose one trial finds what serves; `while_taking_over` is called as it takes over,
     after which nobody listens to the trial any more."""
@@ -84,7 +90,7 @@ class World:
         lock = threading.RLock()
         self.loaded = cast(
             Any,
-            SimpleNamespace(
+            Made(
                 record=SimpleNamespace(model=EPOCH.model, over=(), name="m"),
                 plan=SimpleNamespace(plain_s=1.0),
                 serve=SimpleNamespace(division=object(), epoch=EPOCH),
@@ -102,6 +108,7 @@ class World:
             device=OWNER.id,
             name_of=lambda device: {OWNER.id: "owner", HOST.id: "host"}[device],
             tell=lambda device, message: self.to_devices.append((device, message)),
+            device_of=lambda name: {"host": HOST.id, HOST.id: HOST.id}[name],
             offend=lambda device, what: self.offences.append((device, what)),
         )
         means = SimpleNamespace(
@@ -111,9 +118,21 @@ class World:
             stores=SimpleNamespace(pool=None),
             is_encrypted=True,
         )
-        around = cast(Surroundings, SimpleNamespace(peers=(HOST.id,)))
-        monkeypatch.setattr(deploying, "surroundings", lambda *_, **__: around)
+        self.peers_there: tuple[DeviceId, ...] = (HOST.id,)
+        self.peers_awaited: list[tuple[DeviceId, ...]] = []
+        """What is awaited at each look; at the end nothing."""
+        monkeypatch.setattr(
+            deploying,
+            "surroundings",
+            lambda *_, **__: cast(Surroundings, SimpleNamespace(peers=self.peers_there)),
+        )
+        monkeypatch.setattr(deploying, "awaited", self._awaited)
+        monkeypatch.setattr(deploying, "POLL_S", 0.001)
         self.deployer = Deployer(cast(Means, means))
+
+    def _awaited(self, *_: object, is_at_start: bool) -> tuple[DeviceId, ...]:
+        del is_at_start
+        return self.peers_awaited.pop(0) if self.peers_awaited else ()
 
     def _take_over(self) -> bool:
         self.while_taking_over()
@@ -153,6 +172,58 @@ def test_what_one_trial_finds_out_is_another_one_made_without(
     # Each that came to nothing is dropped on the devices that heard of it.
     assert len(world.to_devices) == len(fails)
     assert {type(message) for _, message in world.to_devices} == {DropEpoch}
+
+
+def test_a_peer_that_is_about_to_come_is_awaited(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[str, str]] = []
+    world.peers_awaited = [(HOST.id,)] * 3
+    world.peers_there = ()
+    tell = Dividing.tell
+
+    def note(self: Dividing, state: str, fraction: float, what: str) -> None:
+        told.append((state, what))
+        tell(self, state, fraction, what)
+        if len(told) == 3:
+            world.peers_there = (HOST.id,)
+
+    monkeypatch.setattr(Dividing, "tell", note)
+    world.divide()
+    assert told[:3] == [("waiting", 'waiting for "host"')] * 3
+    assert told[-1] == ("done", "done")
+
+
+@pytest.mark.parametrize("over", [(), (HOST.id,)])
+def test_without_a_peer_it_is_tried_again_when_one_comes(
+    world: World, over: tuple[DeviceId, ...]
+) -> None:
+    work, world.loaded.record.over = world.loaded.dividing, over
+    world.peers_there = ()
+    world.divide()
+    if over:
+        want = 'peer "host" is not there: it is tried again when that changes'
+        assert (work.state, work.what) == ("failed", want)
+    else:
+        assert work.state == "none"
+    world.peers_there = (HOST.id,)
+    world.deployer.has_changed(HOST, PeerCondition.UP)
+    wait_until(lambda: work.state == "done", "it is divided")
+    # Once: it is divided now.
+    world.deployer.has_changed(HOST, PeerCondition.UP)
+    assert not work.is_running
+
+
+def test_a_model_that_was_unloaded_is_not_tried_again(world: World) -> None:
+    world.peers_there = ()
+    world.divide()
+    world.deployer.stop(world.loaded)
+    world.deployer.has_changed(HOST, PeerCondition.UP)
+    assert not world.loaded.dividing.is_wanted
+
+
+def test_peers_are_told_apart_by_what_does_not_change(world: World) -> None:
+    assert world.deployer.devices_of(["host", HOST.id]) == (HOST.id,)
 
 
 def test_a_store_that_is_damaged_again_is_told(world: World) -> None:

@@ -113,3 +113,23 @@ def test_stages_of_own_models_take_no_room_and_go_with_their_models(tmp_path: Pa
 def test_to_touch_what_was_removed_does_nothing(tmp_path: Path) -> None:
     open_store(tmp_path).touch(key_of(stage()))
     assert open_store(tmp_path).all() == ()
+
+
+def test_what_is_beyond_less_room_goes_at_the_start_longest_unused_first(tmp_path: Path) -> None:
+    before = HostedStore(tmp_path, 1 << 30)
+    stages = [stage(name, tensors=[name]) for name in "abc"]
+    for one in stages:
+        key = HostedKey(stage=one, owner=DeviceId("o"), target=Target.LATENCY, threads=None)
+        before.save(Hosted(key=key))
+    own = HostedKey(
+        stage=stage("d", tensors=["d"]), owner=None, target=Target.LATENCY, threads=None
+    )
+    before.save(Hosted(key=own))
+    size = sum(blob.size_bytes for blob in stages[0].blobs)
+    assert HostedStore(tmp_path, 1 << 30).shrink() == ()
+    removed = HostedStore(tmp_path, size).shrink()
+    assert [hosted.key.stage.id for hosted in removed] == [one.id for one in stages[:2]]
+    # Those of this device's own models do not count.
+    left = {hosted.key.stage.id for hosted in HostedStore(tmp_path, size).all()}
+    assert left == {stages[2].id, own.stage.id}
+    assert HostedStore(tmp_path, 0).shrink() != ()
