@@ -121,6 +121,47 @@ def test_a_divided_model_gives_what_the_whole_gives_also_when_a_device_is_killed
 
 
 @pytest.mark.long
+def test_a_model_is_divided_though_its_peer_is_new_and_again_after_both_were_away(
+    path: Path,
+) -> None:
+    with ExitStack() as stack:
+        places = [_place(stack, None) for _ in range(2)]
+
+        def start(number: int, *options: str) -> RunningAgent:
+            agent = RunningAgent(
+                places[number], ("--name", ("home", "near")[number], *options), QUICK_PLANS
+            )
+            stack.callback(agent.end)
+            return agent
+
+        home = start(0, *LISTEN)
+        at = home.ready["listen"]
+        near = start(1, "--join", home.command("invite", "--json").json["token"])
+        with home.client() as client:
+            # Nobody waited until it is known what the other one can do.
+            divided(client, path, "net", "near")
+            feeds = inputs_of(client, "net")[:4]
+            want = ask(client, feeds)
+        renamed = home.command("peer", "rename", "near", "home")
+        assert (renamed.code, renamed.out) == (2, "")
+        assert '"home" is the name of this device' in renamed.err
+        assert home.command("peer", "rename", "near", "far").code == 0
+        for agent in (near, home):
+            agent.stop()
+        home = start(0, "--listen", at)
+        with home.client() as client:
+            wait_until(lambda: client.model("net").dividing == "waiting", "it waits")
+            assert client.model("net").dividing_progress == 'waiting for "far"'
+            check(ask(client, feeds), want)
+            wait_until(lambda: client.model("net").dividing == "failed", "it gives up", 60.0)
+            told = client.model("net").dividing_progress
+            assert told == 'peer "far" is not there: it is tried again when that changes'
+            start(1)
+            wait_until(lambda: client.model("net").divided, "it is divided again", DIVIDED_S)
+            check(ask(client, feeds), want)
+
+
+@pytest.mark.long
 def test_a_host_without_room_on_its_disk_says_so_and_serves_when_there_is_some(
     tmp_path: Path,
 ) -> None:
