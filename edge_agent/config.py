@@ -452,7 +452,7 @@ class _Reader:
 
     def _seconds(self, key: str, number: Any) -> float:
         if isinstance(number, bool) or not _is_finite(number) or number <= 0:
-            self._refuse(key, number, "a number of seconds above 0")
+            self._refuse(key, number, "a finite number of seconds above 0")
         return number
 
     def _peering(self, value: object) -> Peering:

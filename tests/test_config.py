@@ -265,7 +265,7 @@ AT = '"tcp://pi2:7600"'
         *(
             (
                 f"peering.{key} = {value}",
-                f"key peering.{key}: got {shown}, want a number of seconds above 0",
+                f"key peering.{key}: got {shown}, want a finite number of seconds above 0",
             )
             for key in ("beat_s", "silent_s", "gone_s")
             for value, shown in (
@@ -387,11 +387,17 @@ def test_what_is_wrong_about_other_devices_is_told_whole(
         ),
         (
             "planning.probe_s = 0x" + "f" * 5_000,
-            "key planning.probe_s: got a number of more than 4300 digits, want a number of sec",
+            "key planning.probe_s: got a number of more than 4300 digits, want a finite number of",
         ),
-        ("planning.probe_s = 1979-05-27", "key planning.probe_s: got 1979-05-27, want a number"),
+        (
+            "planning.probe_s = 1979-05-27",
+            "key planning.probe_s: got 1979-05-27, want a finite number",
+        ),
         ("limits = [{ a = 'x' }]", 'key limits: got [{ a = "x" }], want a table'),
-        ("planning.probe_s = 0", "key planning.probe_s: got 0, want a number of seconds above 0"),
+        (
+            "planning.probe_s = 0",
+            "key planning.probe_s: got 0, want a finite number of seconds above 0",
+        ),
         ("units = 1", "key units: got 1, want a table for each unit, as [units.cpu]"),
         ("units.cuda = 1", "key units.cuda: got 1, want a table, as [units.cuda]"),
         ("[units.GPU]", 'key units: got "GPU", want names of 1 to 32 of a-z 0-9 _ -, a letter'),

@@ -131,6 +131,8 @@ class HostLost:
     """A device is out of reach."""
 
     device: DeviceId
+    name: str
+    """By which it was known: it may have been removed."""
     condition: PeerCondition
 
 
@@ -367,8 +369,8 @@ class Attempt:
         except queue.Empty:
             return None
         match came:
-            case HostLost(device=device, condition=condition) if device in self.needed:
-                raise PeerLost(f'peer "{self.peers.name_of(device)}" is lost: it is {condition}')
+            case HostLost(device=device, name=name, condition=condition) if device in self.needed:
+                raise PeerLost(f'peer "{name}" is lost: it is {condition}')
             case FromDevice(device=device, message=EpochFailed(code=code, message=text)) if (
                 device in self.needed
             ):

@@ -205,7 +205,7 @@ class Deployer:
             for loaded in alone:
                 self.consider(loaded)
             return
-        told = HostLost(device=peer.id, condition=condition)
+        told = HostLost(device=peer.id, name=peer.name, condition=condition)
         with self._changing:
             for attempt in self._attempts.values():
                 attempt.inbox.put(told)
@@ -221,8 +221,8 @@ class Deployer:
         """Something is said of an epoch that serves, or drains."""
         name_of = self._peers.name_of
         match told:
-            case HostLost(device=device, condition=condition):
-                self._later(active, device, f'peer "{name_of(device)}" is {condition}')
+            case HostLost(device=device, name=name, condition=condition):
+                self._later(active, device, f'peer "{name}" is {condition}')
             case FromDevice(device=device, message=EpochFailed(message=text)):
                 self._later(active, device, f"{name_of(device)}: {text}")
             case FromDevice(device=device, message=EpochUnlinked(device=other, why=why)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from edge_agent import clock
 from edge_agent.cli.output import ProgressLine
 from edge_agent.client import POLL_S, Client
-from edge_agent.errors import BadRequest, ModelQuarantined
+from edge_agent.errors import BadRequest, ModelQuarantined, UnknownModel
 from edge_agent.plans import ExecutionPlan
 from edge_agent.wire.parts import ModelState
 
@@ -18,9 +18,16 @@ def await_plan(client: Client, name: str) -> ModelState:
         ModelQuarantined: it is not run any more.
     """
     line = ProgressLine()
+    is_there = False
     try:
         while True:
-            state = client.model(name)
+            try:
+                state = client.model(name)
+            except UnknownModel as error:
+                if not is_there:
+                    raise
+                raise UnknownModel(f'model "{name}" was unloaded while it was planned') from error
+            is_there = True
             if state.state == "quarantined":
                 raise ModelQuarantined(state.progress)
             if state.is_settled:

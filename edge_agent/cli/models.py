@@ -137,6 +137,8 @@ def run_load(options: argparse.Namespace) -> int:
         raise UsageError(f"--threads: got {options.threads}, want 1 to {MAX_THREADS}")
     if options.subgraphs is not None and not 1 <= options.subgraphs <= MAX_SUBGRAPHS:
         raise UsageError(f"--subgraphs: got {options.subgraphs}, want 1 to {MAX_SUBGRAPHS}")
+    if options.alone and options.wire:
+        raise UsageError("--wire: is for models over several devices; leave out --alone, or it")
     with client_of(options) as client:
         state = client.load(
             options.model,

@@ -76,6 +76,8 @@ def read_token(text: str) -> Token:
         UsageError: it is none, is not whole, or is of another version of edge-agent.
     """
     word = "".join(text.split())
+    if not word:
+        raise _refused("got nothing, as where standard input is empty")
     if not _BEGINNING.match(word) or not 10 <= len(word) <= _MAX_CHARACTERS:
         raise _refused("that is no token")
     if not word.startswith(f"{_PREFIX}{_VERSION}"):

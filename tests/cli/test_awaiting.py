@@ -194,7 +194,9 @@ def test_a_model_that_is_unloaded_meanwhile_ends_with_3(
 ) -> None:
     with FakeAgent(Agent(MAKING[2], None)) as agent:
         assert plan(agent, form) == 3
-    assert 'edge-agent plan: model "m" is not loaded; loaded: none\n' in capsys.readouterr().err
+    assert (
+        'edge-agent plan: model "m" was unloaded while it was planned\n' in capsys.readouterr().err
+    )
 
 
 def test_a_model_that_is_no_longer_run_ends_with_5(

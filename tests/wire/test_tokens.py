@@ -28,6 +28,7 @@ TEXT = write_token(TOKEN)
 COPY = "; copy the whole line that `edge-agent invite` printed on the other device"
 NO_TOKEN = f"token: that is no token{COPY}"
 OTHER = f"token: it is of another version of edge-agent: use the same on both devices{COPY}"
+NOTHING = f"token: got nothing, as where standard input is empty{COPY}"
 NOT_WHOLE = f"token: it is not whole, or has a wrong character{COPY}"
 
 
@@ -111,8 +112,10 @@ def test_a_character_that_is_left_out_doubled_or_swapped_is_refused() -> None:
 
 def test_a_token_cut_short_anywhere_is_refused() -> None:
     for length in range(len(TEXT)):
-        assert refused(TEXT[:length]) == (NO_TOKEN if length < 10 else NOT_WHOLE)
-        assert refused(TEXT[length + 1 :]) == NO_TOKEN
+        begin = NOTHING if not length else NO_TOKEN if length < 10 else NOT_WHOLE
+        assert refused(TEXT[:length]) == begin
+        end = TEXT[length + 1 :]
+        assert refused(end) == (NO_TOKEN if end else NOTHING)
 
 
 @pytest.mark.parametrize("text", [TEXT + TEXT, TEXT + "a", TEXT + "=", "edge1" + "a" * 4091])
@@ -120,10 +123,13 @@ def test_more_than_a_token_is_refused(text: str) -> None:
     assert refused(text) == NOT_WHOLE
 
 
+def test_nothing_is_told_apart_from_what_is_no_token() -> None:
+    assert refused("") == refused(" \n") == NOTHING
+
+
 @pytest.mark.parametrize(
     "text",
     [
-        "",
         "hello",
         "edge1",
         "edge1aaaa",
@@ -199,7 +205,7 @@ def test_random_bytes_are_no_token(raw: bytes, is_checked: bool) -> None:
 @given(st.text())
 @example("edge1\ud800aaaaaaaaa")
 def test_any_text_is_refused_without_telling_it(text: str) -> None:
-    assert refused(text) in (NOT_WHOLE, NO_TOKEN, OTHER)
+    assert refused(text) in (NOT_WHOLE, NO_TOKEN, OTHER, NOTHING)
 
 
 def test_neither_a_token_nor_what_is_refused_of_one_tells_the_secret() -> None:
