@@ -206,11 +206,8 @@ def load_settings(
     state_folder = _absolute(
         chosen_state or _xdg(environ, "XDG_STATE_HOME", home / ".local/state") / _APP
     )
-    is_by_environ = state is None and bool(environ.get("EDGE_AGENT_STATE"))
     default_cache = _xdg(environ, "XDG_CACHE_HOME", home / ".cache") / _APP
-    # All commands that read the same environment find the agent of that folder.
-    in_state = state_folder / "run" / _SOCKET
-    default_socket = in_state if is_by_environ else _default_socket(environ, in_state)
+    default_socket = _default_socket(environ, state_folder, is_told=state is not None)
     return Settings(
         socket=_checked_socket(_absolute(chosen_socket or default_socket)),
         state=state_folder,
@@ -321,11 +318,13 @@ def _xdg(environ: Mapping[str, str], name: str, default: Path) -> Path:
     return path if path.is_absolute() else default
 
 
-def _default_socket(environ: Mapping[str, str], in_state: Path) -> Path:
+def _default_socket(environ: Mapping[str, str], state: Path, *, is_told: bool) -> Path:
     run = Path(environ.get("XDG_RUNTIME_DIR", ""))
-    if run.is_absolute() and _is_ours(run):
+    # Where the environment has the folder, all commands find the agent of that folder there.
+    is_shared = is_told or not environ.get("EDGE_AGENT_STATE")
+    if is_shared and run.is_absolute() and _is_ours(run):
         return run / _APP / _SOCKET
-    return in_state
+    return state / "run" / _SOCKET
 
 
 def _is_ours(folder: Path) -> bool:
