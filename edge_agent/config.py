@@ -188,9 +188,8 @@ def load_settings(
     (EDGE_AGENT_SOCKET, EDGE_AGENT_STATE), arguments.
 
     The config file is `config_file`, which must exist, or else
-    $XDG_CONFIG_HOME/edge-agent/config.toml if that exists. If the state folder is chosen and the
-    cache folder is not, the cache lies in the state folder; so does the socket, if `environ`
-    chooses the state folder alone.
+    $XDG_CONFIG_HOME/edge-agent/config.toml if that exists. The cache lies in the state folder if
+    that alone is chosen; so does the socket if `environ` chooses it.
     Raises: UsageError, naming file, key, what it got and what it wants.
     """
     home = _home(environ)
@@ -320,9 +319,8 @@ def _xdg(environ: Mapping[str, str], name: str, default: Path) -> Path:
 
 def _default_socket(environ: Mapping[str, str], state: Path, *, is_told: bool) -> Path:
     run = Path(environ.get("XDG_RUNTIME_DIR", ""))
-    # Where the environment has the folder, all commands find the agent of that folder there.
-    is_shared = is_told or not environ.get("EDGE_AGENT_STATE")
-    if is_shared and run.is_absolute() and _is_ours(run):
+    # Where the environment says the folder, all commands find the agent of that folder in it.
+    if (is_told or not environ.get("EDGE_AGENT_STATE")) and run.is_absolute() and _is_ours(run):
         return run / _APP / _SOCKET
     return state / "run" / _SOCKET
 
