@@ -73,6 +73,7 @@ from edge_agent.wire.hosting import (
     Listening,
     RouteShare,
     Unlinked,
+    key_problem,
 )
 from edge_agent.wire.messages import Message
 
@@ -448,9 +449,8 @@ class Attempt:
                 device, key = came.device, came.message.key
                 if device not in hosts or device in keys:
                     raise self._blamed(device, "it opened stages that it was not asked to open")
-                if (key is not None) != is_encrypted:
-                    got, want = ("no key", "one") if is_encrypted else ("a key", "none")
-                    raise self._blamed(device, f"it opened its stages with {got}, want {want}")
+                if problem := key_problem(key, is_encrypted=is_encrypted):
+                    raise self._blamed(device, f"it opened its stages with {problem}")
                 keys[device] = key
         pairs = {
             (min(device, n.device), max(device, n.device))

@@ -8,7 +8,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -43,6 +43,11 @@ log = logging.getLogger(__name__)
 
 MOST_STAGES: Final = 64
 """Of a model, of which it is remembered who has them."""
+START_S: Final = 20.0
+"""So long after the start of the agent peers are awaited that have not connected yet."""
+MEASURED_S: Final = 120.0
+"""So long a peer may take to tell what it can do."""
+POLL_S: Final = 0.1
 
 
 @dataclass(slots=True, eq=False)
@@ -58,13 +63,6 @@ class _Active:
     plan: DividedPlan
     lost: dict[int, str] = field(default_factory=dict)
     """By route, why it is of no use any more."""
-
-
-START_S: Final = 20.0
-"""So long after the start of the agent peers are awaited that have not connected yet."""
-MEASURED_S: Final = 120.0
-"""So long a peer may take to tell what it can do."""
-POLL_S: Final = 0.1
 
 
 class Deployer:
@@ -381,8 +379,10 @@ class Deployer:
             self._means, loaded, attempt, plan, partial(self._told, epoch), is_fresh=is_fresh
         )
         try:
-            with self._expecting_worker(loaded):
-                found = trial.run(partial(self.surroundings, loaded))
+            if not loaded.opens_aside:
+                # The process that serves cannot open another epoch: one is started meanwhile.
+                self._means.workers.expect_divided(is_background=self._host.others_serve())
+            found = trial.run(partial(self.surroundings, loaded))
             if found.plan is not None:
                 log.info("%s over %s: %s", loaded.record.name, found.plan, found.plan.reason)
             if found.deployed is not None and not is_stopped():
@@ -425,13 +425,6 @@ class Deployer:
         one = "peer" if len(names) == 1 else "none of the peers"
         is_there = "is not there" if len(names) == 1 else "is there"
         return f"{one} {', '.join(names)} {is_there}: it is tried again when that changes"
-
-    def _expecting_worker(self, loaded: Loaded) -> AbstractContextManager[None]:
-        """Where the process that serves cannot open another epoch, one is started already while the
-        stages are prepared."""
-        if loaded.opens_aside:
-            return nullcontext()
-        return self._means.workers.expecting(is_background=self._host.others_serve())
 
     def _catch_up(self, active: _Active) -> None:
         """What was said since the attempt last listened, and while it took over."""

@@ -59,6 +59,7 @@ from edge_agent.wire.hosting import (
     HostStages,
     Listen,
     StageHere,
+    key_problem,
 )
 from edge_agent.wire.messages import (
     Message,
@@ -102,7 +103,7 @@ class StartsWorkers(Protocol):
         """A process that loads ONNX Runtime, or has done so."""
         ...
 
-    def expect_to_host(self) -> None:
+    def expect_divided(self, *, is_background: bool) -> None:
         """One will be wanted soon."""
         ...
 
@@ -223,7 +224,7 @@ class Hosting:
 
     def expect_worker(self) -> None:
         """`worker` will be wanted soon."""
-        self._workers.expect_to_host()
+        self._workers.expect_divided(is_background=False)
 
     def check_windows(self, message: OpenStages) -> None:
         """Raises: UsageError: more may come in than there is room for."""
@@ -355,9 +356,8 @@ class _HostedEpoch:
             raise self._blamed(
                 f"told to connect to {message.device}: it is no neighbour, or was told before"
             )
-        if (message.key is not None) != self._is_encrypted:
-            got, want = ("no key", "one") if self._is_encrypted else ("a key", "none")
-            raise self._blamed(f"told to connect to {message.device}: got {got}, want {want}")
+        if problem := key_problem(message.key, is_encrypted=self._is_encrypted):
+            raise self._blamed(f"told to connect to {message.device}: got {problem}")
         self._unlinked.remove(message.device)
         return self._worker
 

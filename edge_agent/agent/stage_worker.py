@@ -8,11 +8,10 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from edge_agent import clock
 from edge_agent.agent.processes import Child
-from edge_agent.agent.workers import OPEN_TIMEOUT_S, died_opening, not_opened_in_time
+from edge_agent.agent.workers import when_opened
 from edge_agent.devices import DeviceId
-from edge_agent.errors import DeadlineExceeded, ProtocolError, WorkerLost, error_from_code
+from edge_agent.errors import ProtocolError, WorkerLost, error_from_code
 from edge_agent.plans import Epoch
 from edge_agent.transport import local
 from edge_agent.wire.deploying import EpochLinked, EpochUnlinked, ListeningFor, failure
@@ -61,14 +60,7 @@ class StageWorker:
             EdgeAgentError: it cannot open them.
         """
         self.tell(message)
-        try:
-            raw, _ = self._stream.receive(clock.monotonic_s() + OPEN_TIMEOUT_S)
-        except local.ConnectionLost as error:
-            self._child.end()
-            raise died_opening(self._child.how_it_ended()) from error
-        except DeadlineExceeded:
-            raise not_opened_in_time() from None
-        answer = decode(self._codec.from_worker, raw)
+        answer = decode(self._codec.from_worker, when_opened(self._child, self._stream))
         if isinstance(answer, RunError):
             raise error_from_code(answer.code, answer.message)
         if not isinstance(answer, Ready):

@@ -66,9 +66,9 @@ def awaited(company: Known, loaded: Loaded, *, is_at_start: bool) -> tuple[Devic
     there, and, at the start of the agent, those that may come."""
     found = []
     for peer in company.known():
-        is_there = peer.status.condition in (PeerCondition.UP, PeerCondition.SLOW)
-        is_known = is_there and peer.profile is not None and bool(measured_links([peer]))
-        if _is_wanted(peer, loaded.record.over) and not is_known and (is_there or is_at_start):
+        is_known = _is_usable(peer) and bool(measured_links([peer]))
+        may_be = _is_there(peer) or is_at_start
+        if _is_wanted(peer, loaded.record.over) and not is_known and may_be:
             found.append(peer.device)
     return tuple(found)
 
@@ -79,5 +79,8 @@ def _is_wanted(peer: KnownPeer, over: tuple[str, ...] | None) -> bool:
 
 
 def _is_usable(peer: KnownPeer) -> bool:
-    is_there = peer.status.condition in (PeerCondition.UP, PeerCondition.SLOW)
-    return is_there and peer.profile is not None
+    return _is_there(peer) and peer.profile is not None
+
+
+def _is_there(peer: KnownPeer) -> bool:
+    return peer.status.condition in (PeerCondition.UP, PeerCondition.SLOW)

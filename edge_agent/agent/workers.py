@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -193,14 +193,24 @@ class OpeningAhead:
         """
         if not self._is_begun:
             return
-        try:
-            raw, _ = self._stream.receive(clock.monotonic_s() + OPEN_TIMEOUT_S)
-        except local.ConnectionLost as error:
-            self._child.end()
-            raise died_opening(self._child.how_it_ended()) from error
-        except DeadlineExceeded:
-            raise not_opened_in_time() from None
-        decode(self._codec.from_new_worker, raw)
+        decode(self._codec.from_new_worker, when_opened(self._child, self._stream))
+
+
+def when_opened(child: Child, stream: local.FrameStream) -> bytes:
+    """What a worker says next, which is opening something.
+
+    Raises:
+        WorkerLost: it died of that.
+        ModelRefused: it takes too long.
+    """
+    try:
+        raw, _ = stream.receive(clock.monotonic_s() + OPEN_TIMEOUT_S)
+    except local.ConnectionLost as error:
+        child.end()
+        raise died_opening(child.how_it_ended()) from error
+    except DeadlineExceeded:
+        raise not_opened_in_time() from None
+    return raw
 
 
 def died_opening(how: str) -> WorkerLost:
@@ -239,19 +249,9 @@ class Workers:
         """One for stages of another device's model, which is likely to come again."""
         return self._spares.take(_HOSTING, is_next_expected=True) or self._start_child(_HOSTING)
 
-    def expect_to_host(self) -> None:
-        """`prepare_to_host` will be wanted soon."""
-        self._spares.expect(_HOSTING)
-
-    @contextlib.contextmanager
-    def expecting(self, *, is_background: bool) -> Iterator[None]:
-        """`prepare` will be wanted in the block, for a divided model."""
-        kind = WorkerKind(is_background=is_background, is_divided=True)
-        self._spares.expect(kind)
-        try:
-            yield
-        finally:
-            self._spares.give_up(kind)
+    def expect_divided(self, *, is_background: bool) -> None:
+        """One will be wanted soon for a divided model, of this device or to host."""
+        self._spares.expect(WorkerKind(is_background=is_background, is_divided=True))
 
     def _start_child(self, kind: WorkerKind) -> Child:
         child = Child("edge_agent.worker", kind.arguments)

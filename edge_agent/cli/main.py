@@ -40,18 +40,6 @@ class _Parser(argparse.ArgumentParser):
         super().error(_LONG_WORD.sub(lambda word: f"{word[0][:5]}…", message))
 
 
-_PARTS: Final = (
-    "serve",
-    "models",
-    "devices",
-    "plans",
-    "infer",
-    "peers",
-    "split",
-    "inspect",
-    "doctor",
-)
-"""The modules that have the commands, in the order in which help lists them."""
 PART_OF: Final = {
     "serve": "serve",
     **dict.fromkeys(("load", "unload", "models", "status", "replan"), "models"),

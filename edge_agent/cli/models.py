@@ -16,6 +16,7 @@ from edge_agent.cli.output import (
 )
 from edge_agent.cli.shape_plans import print_specialised
 from edge_agent.cli.shapes import add_shape_option, parse_shapes
+from edge_agent.client import Client
 from edge_agent.errors import EdgeAgentError, UsageError
 from edge_agent.plans import SERVED_TARGETS
 from edge_agent.tensors import TensorSpec
@@ -118,7 +119,9 @@ def parse_pins(texts: Sequence[str]) -> dict[str, str]:
     return pins
 
 
-def _tell(state: ModelState, options: argparse.Namespace, *, is_over_asked: bool) -> int:
+def _tell(client: Client, state: ModelState, options: argparse.Namespace) -> int:
+    if options.wait:
+        state = await_plan(client, state.name)
     if options.json:
         print_json(state)
     else:
@@ -127,7 +130,8 @@ def _tell(state: ModelState, options: argparse.Namespace, *, is_over_asked: bool
             print(f"it has no plan: {state.progress}")
         if state.dividing == "failed":
             print(f"it is not divided over devices: {state.dividing_progress}")
-    has_failed = state.planning == "failed" or (is_over_asked and state.dividing == "failed")
+    is_undivided = state.is_over_asked and state.dividing == "failed"
+    has_failed = state.planning == "failed" or is_undivided
     return EdgeAgentError.exit_code if options.wait and has_failed else 0
 
 
@@ -153,18 +157,13 @@ def run_load(options: argparse.Namespace) -> int:
             over=() if options.alone else options.over,
             wire=options.wire,
         )
-        if options.wait:
-            state = await_plan(client, state.name)
-        return _tell(state, options, is_over_asked=bool(options.over))
+        return _tell(client, state, options)
 
 
 def run_replan(options: argparse.Namespace) -> int:
     """Plan a model again."""
     with client_of(options) as client:
-        state = client.replan(options.model)
-        if options.wait:
-            state = await_plan(client, state.name)
-        return _tell(state, options, is_over_asked=state.is_over_asked)
+        return _tell(client, client.replan(options.model), options)
 
 
 def run_unload(options: argparse.Namespace) -> int:

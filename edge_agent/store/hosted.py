@@ -123,21 +123,14 @@ class HostedStore:
         found = [(path, hosted) for path, hosted in self._by_use() if hosted.key.owner is not None]
         taken_bytes = _content_bytes(found)
         budget_bytes = min(self._max_bytes, (free_bytes(self._folder) + taken_bytes) // 2)
-        removed = []
-        for path, hosted in tuple(found):
-            if _content_bytes(found, stage) <= budget_bytes:
-                break
-            if hosted.key.stage.id not in {*in_use, stage.id}:
-                remove_file(path)
-                removed.append(hosted)
-                found.remove((path, hosted))
+        removed = _give_way(found, budget_bytes, {*in_use, stage.id}, stage)
         if (got_bytes := _content_bytes(found, stage)) > budget_bytes:
             raise StorageError(
                 f"{self._folder}: got {got_bytes} bytes with stage {stage.id[:12]} and those in "
                 f"use, want at most {budget_bytes}; free some space there, or raise "
                 "max_hosted_bytes in the settings"
             )
-        return tuple(removed)
+        return removed
 
     def shrink(self) -> tuple[Hosted, ...]:
         """Remove what was used longest ago beyond what may be hosted, as where the settings allow
@@ -147,12 +140,7 @@ class HostedStore:
         Raises: StorageError.
         """
         found = [(path, hosted) for path, hosted in self._by_use() if hosted.key.owner is not None]
-        removed = []
-        while found and _content_bytes(found) > self._max_bytes:
-            path, hosted = found.pop(0)
-            remove_file(path)
-            removed.append(hosted)
-        return tuple(removed)
+        return _give_way(found, self._max_bytes, ())
 
     def collect(self, models: Collection[ModelId]) -> set[ModelId]:
         """Forget the stages of this device's models other than these; the ids of all stages that
@@ -182,6 +170,25 @@ class HostedStore:
     def _path(self, key: HostedKey) -> Path:
         described = hashlib.sha256(msgspec.json.encode(key)).hexdigest()
         return self._folder / f"{described}{_SUFFIX}"
+
+
+def _give_way(
+    found: list[tuple[Path, Hosted]],
+    budget_bytes: int,
+    keep: Collection[ModelId],
+    *more: StageModel,
+) -> tuple[Hosted, ...]:
+    """Remove the first of them, but for those to keep, until the rest fits with `more`; what was
+    removed, which is no longer in `found`."""
+    removed = []
+    for path, hosted in tuple(found):
+        if _content_bytes(found, *more) <= budget_bytes:
+            break
+        if hosted.key.stage.id not in keep:
+            remove_file(path)
+            removed.append(hosted)
+            found.remove((path, hosted))
+    return tuple(removed)
 
 
 def _content_bytes(found: Iterable[tuple[Path, Hosted]], *more: StageModel) -> int:

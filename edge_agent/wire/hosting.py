@@ -28,6 +28,16 @@ StageNumber = Annotated[int, Meta(ge=-1, lt=MAX_STAGES)]
 """−1 stands for the owner."""
 Key = Annotated[str, Meta(pattern="^(?!a{52})[a-z2-7]{51}[aq]$", max_length=52)]
 """`peers.PublicKey`: 256 bits in base32, of which the last character has one; not zeros alone."""
+
+
+def key_problem(key: str | None, *, is_encrypted: bool) -> str:
+    """What is wrong about a key that was told of an epoch that is encrypted, or is not; "" if
+    nothing is."""
+    if (key is not None) == is_encrypted:
+        return ""
+    return "no key, want one" if is_encrypted else "a key, want none"
+
+
 Port = Annotated[int, Meta(ge=1, le=65535)]
 Bytes = Annotated[int, Meta(ge=1, le=2**40)]
 Threads = Annotated[int, Meta(ge=1, le=1024)]

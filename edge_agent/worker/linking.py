@@ -24,6 +24,7 @@ from edge_agent.wire.hosting import (
     Listening,
     Neighbour,
     Unlinked,
+    key_problem,
 )
 from edge_agent.wire.messages import Message, error_text
 from edge_agent.worker.flows import Arrived, Steering
@@ -141,12 +142,8 @@ class Links:
         self._dial_next(link, "there is nowhere to connect to")
 
     def _check_key(self, message: Listen | Dial) -> None:
-        if (message.key is None) != (self.keys is None):
-            want = "none" if self.keys is None else "one"
-            raise ProtocolError(
-                f"told to connect to {message.device}: got {'no key' if want == 'one' else 'a key'}"
-                f", want {want}"
-            )
+        if problem := key_problem(message.key, is_encrypted=self.keys is not None):
+            raise ProtocolError(f"told to connect to {message.device}: got {problem}")
 
     def _unused(self, device: DeviceId) -> _Link:
         with self._changing:

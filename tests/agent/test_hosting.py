@@ -158,6 +158,21 @@ class FakePeers:
         return [(device, m.code, m.message) for device, m in found]
 
 
+def fetched(
+    partial: Partial, fetch: Callable[[], None], is_stopped: Callable[[], bool] = lambda: False
+) -> bytes:
+    """All of it: the connection for content may come a moment after the other one."""
+    until_s = clock.monotonic_s() + 10.0
+    while True:
+        try:
+            fetch()
+            return b"".join(map(bytes, partial))
+        except PeerLost:
+            if is_stopped() or clock.monotonic_s() > until_s:
+                raise
+            clock.sleep_s(0.01)
+
+
 @dataclass
 class FakePreparing:
     """Waits until it is stopped, as a stage that takes long."""
@@ -181,16 +196,8 @@ class FakePreparing:
         is_stopped: Callable[[], bool],
     ) -> bytes:
         store = PartialStore(self.folder / str(next(self.numbers)))
-        until_s = clock.monotonic_s() + 10.0
         with store.open(blob.sha256, blob.size_bytes) as partial:
-            while True:
-                try:
-                    fetch(partial, lambda _count: None)
-                    return b"".join(map(bytes, partial))
-                except PeerLost:  # the connection for content comes a moment after the other one
-                    if is_stopped() or clock.monotonic_s() > until_s:
-                        raise
-                    clock.sleep_s(0.01)
+            return fetched(partial, lambda: fetch(partial, lambda _count: None), is_stopped)
 
     def prepare(
         self,
@@ -236,7 +243,8 @@ class NoWorkers:
     def __init__(self) -> None:
         self.expected = 0
 
-    def expect_to_host(self) -> None:
+    def expect_divided(self, *, is_background: bool) -> None:
+        assert not is_background
         self.expected += 1
 
 
